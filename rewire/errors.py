@@ -1,0 +1,22 @@
+"""What a user's mistake looks like: one line that names the field, the value and what is allowed."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RewireError(Exception):
+    """A mistake the user can mend; its text is one line and needs no traceback."""
+
+
+def unknown(what: str, word: object, allowed: Iterable[str]) -> RewireError:
+    """Return the error for a wrong word, with the nearest right one first."""
+    names = sorted(allowed)
+    near = get_close_matches(str(word), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return RewireError(f"{what}: unknown {word!r}{hint} Known: {', '.join(names)}")
+
+
+def check(holds: bool, field: str, value: object, allowed: str) -> None:
+    """Raise unless `holds`: ``alpha: -1 is not allowed; it must be ...``."""
+    if not holds:
+        raise RewireError(f"{field}: {value!r} is not allowed; it must be {allowed}")
