@@ -12,8 +12,8 @@ def unknown(what: str, word: object, allowed: Iterable[str]) -> RewireError:
     """Return the error for a wrong word, with the nearest right one first."""
     names = sorted(allowed)
     near = get_close_matches(str(word), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return RewireError(f"{what}: unknown {word!r}{hint} Known: {', '.join(names)}")
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    return RewireError(f"{what}: unknown {word!r};{hint} known: {', '.join(names)}")
 
 
 def check(holds: bool, field: str, value: object, allowed: str) -> None:

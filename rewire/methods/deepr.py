@@ -1,0 +1,59 @@
+"""Deep Rewiring (Deep R): Bellec, Kappel, Maass, Legenstein, ICLR 2018, https://arxiv.org/abs/1711.05136."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rewire.asked import asked
+from rewire.errors import check
+from rewire.masks import count_of, pick, top
+from rewire.method import Masked
+from rewire.targets import Layer
+
+
+@dataclass(kw_only=True)
+class DeepR(Masked):
+    """Noisy descent on present synapses; one that turns negative is replaced by a random dormant one.
+
+    With ``w = s theta`` and s = +-1 fixed, for present synapses (Algorithm 1)::
+
+        theta <- theta - lr (dL/dtheta + alpha) + sqrt(2 lr temperature) nu,   nu ~ N(0, 1)
+
+    Those with theta < 0 go; as many are drawn among the dormant and start at theta = 0, so the count
+    of every layer is exact after every step.
+    """
+
+    name = "deepr"
+
+    connectivity: float = asked(0.05)
+    alpha: float = field(default=1e-4, metadata={"help": "L1 penalty on present synapses"})
+    temperature: float = field(default=1e-9, metadata={"help": "of the noise; 0 switches it off"})
+
+    def __post_init__(self) -> None:
+        check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
+        check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
+        check(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
+
+    def init(self, layers: Sequence[Layer]) -> None:
+        """Start from the strongest weights: a random draw on a fresh net, a good one on a trained net."""
+        for layer in layers:
+            weight = layer.weight.detach()
+            layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
+            layer.state["mask"] = top(weight.abs(), count_of(self.share(layer), weight.numel()))
+
+    def after_step(self, layers: Sequence[Layer]) -> None:
+        """Add penalty and noise, drop what turned negative, regrow as many at random."""
+        for layer in layers:
+            weight, mask, sign = layer.weight, layer.state["mask"], layer.state["sign"]
+            generator = self.draws(weight.device)
+            drift = sign * (layer.lr * self.alpha)
+            if self.temperature:
+                noise = torch.empty_like(weight).normal_(generator=generator)
+                drift -= noise * math.sqrt(2 * layer.lr * self.temperature)
+            weight.sub_(drift)
+            dropped = mask & (weight * sign < 0)
+            dormant = ~mask
+            mask &= ~dropped
+            self.regrow_(layer, pick(dormant, int(dropped.sum()), generator))

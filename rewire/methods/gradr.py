@@ -1,0 +1,104 @@
+"""Gradient Rewiring (Grad R): Chen, Yu, Fang, Huang, Tian, IJCAI 2021, https://arxiv.org/abs/2105.04916."""
+
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rewire.errors import RewireError, check
+from rewire.method import Latent, warn_of_weight_decay
+from rewire.targets import Layer
+
+
+def laplace_sparsity(mu: float, alpha: float) -> float:
+    """Return P[theta <= 0] under the prior ``alpha/2 exp(-alpha |theta - mu|)`` (Eq. 9)."""
+    return 0.5 * math.exp(-alpha * mu) if mu > 0 else 1 - 0.5 * math.exp(alpha * mu)
+
+
+def laplace_location(sparsity: float, alpha: float) -> float:
+    """Return the mu whose prior prunes a share `sparsity`: the inverse of Eq. 9 (Eq. 10)."""
+    if alpha == 0:
+        return -math.inf  # a flat prior pulls nowhere; its location does not matter
+    return -math.log(2 * sparsity) / alpha if sparsity < 0.5 else math.log(2 - 2 * sparsity) / alpha
+
+
+@dataclass(kw_only=True)
+class GradR(Latent):
+    """Gradient rewiring: the gradient at weight 0 brings absent synapses back, a prior drags all down.
+
+    ``w = s relu(theta)``, s = +-1 fixed at the start, and for every theta, present or absent::
+
+        theta <- theta - lr (s dL/dw + alpha sign(theta - mu)),   mu = ln(2 - 2p) / alpha
+
+    The optimizer moves ``u = s theta`` with dL/dw. For any sign-equivariant optimizer this equals
+    moving theta with s dL/dw, and the prior stays outside Adam's moments.
+    """
+
+    name = "gradr"
+
+    alpha: float = field(default=1e-3, metadata={"help": "penalty: the prior's pull on every theta"})
+    sparsity: float = field(default=0.95, metadata={"help": "the paper's p, which sets mu; at least 0.5"})
+
+    def __post_init__(self) -> None:
+        check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
+        check(
+            0.5 <= self.sparsity < 1,
+            "sparsity",
+            self.sparsity,
+            "in [0.5, 1): below 0.5 mu is positive and the weights' prior has two peaks (paper, appendix C)",
+        )
+
+    def init(self, layers: Sequence[Layer]) -> None:
+        """Split each weight into sign and theta; a weight of 0 gets sign +1, never 0."""
+        warn_of_weight_decay(self, layers)
+        for optimizer in {id(x.optimizer): x.optimizer for x in layers}.values():
+            refuse_sign_dependent(optimizer)
+        for layer in layers:
+            weight = layer.weight.detach()
+            layer.state["latent"] = weight.clone()
+            layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
+
+    def before_step(self, layers: Sequence[Layer]) -> None:
+        """Apply the prior to theta as it was before the step; the optimizer adds its own move."""
+        mu = laplace_location(self.sparsity, self.alpha)
+        for layer in layers:
+            latent, sign = layer.weight, layer.state["sign"]
+            latent.sub_(sign * torch.sign(latent * sign - mu) * (layer.lr * self.alpha))
+
+    def project(self, layer: Layer) -> Tensor:
+        """``w = s relu(s u)``."""
+        sign = layer.state["sign"]
+        return (layer.state["latent"] * sign).relu_().mul_(sign)
+
+
+def refuse_sign_dependent(optimizer: Optimizer) -> None:
+    """Raise unless mirrored gradients make mirrored moves, tried on a 4 x 4 matrix over three steps."""
+    kind, options = type(optimizer), optimizer.defaults
+    accepted = inspect.signature(kind).parameters
+    options = {k: v for k, v in options.items() if k in accepted and not isinstance(v, Tensor)}
+    example = optimizer.param_groups[0]["params"][0]
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(4, 4, 4, generator=generator).to(example)
+    sign = torch.where(start * gradients[0] > 0, 1.0, -1.0).to(example)
+    plain, mirrored = nn.Parameter(start.clone()), nn.Parameter(start * sign)
+    try:
+        for parameter, factor in ((plain, 1.0), (mirrored, sign)):
+            probe = kind([parameter], **options)
+            for gradient in gradients:
+                parameter.grad = gradient * factor
+                probe.step()
+        same = torch.allclose(plain * sign, mirrored, atol=1e-6)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RewireError(
+            f"gradr: cannot tell whether {kind.__name__} treats both signs alike ({error}); "
+            "use SGD, Adam, AdamW or RMSprop"
+        ) from error
+    if not same:
+        raise RewireError(
+            f"gradr: {kind.__name__} moves mirrored gradients differently, so moving s*theta is not "
+            "moving theta; use a sign-equivariant optimizer: SGD, Adam, AdamW or RMSprop"
+        )

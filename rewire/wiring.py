@@ -1,0 +1,57 @@
+"""Put a wiring on a model, and hold it there while other hands go on training."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rewire.errors import RewireError
+
+
+class Held:
+    """Keeps absent synapses absent: gradients masked before each step, weights after it."""
+
+    def __init__(self, optimizer: Optimizer, masks: dict[nn.Parameter, Tensor]):
+        self.masks = masks
+        self.hooks = [
+            optimizer.register_step_pre_hook(self._mask_gradients),
+            optimizer.register_step_post_hook(self._mask_weights),
+        ]
+
+    @torch.no_grad()
+    def _mask_gradients(self, *_: object) -> None:
+        for weight, mask in self.masks.items():
+            if weight.grad is not None:
+                weight.grad.mul_(mask)
+
+    @torch.no_grad()
+    def _mask_weights(self, *_: object) -> None:
+        for weight, mask in self.masks.items():
+            weight.mul_(mask)
+
+    def remove(self) -> None:
+        """Let go: from now on the weights may fill again."""
+        for hook in self.hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def apply_masks(
+    model: nn.Module, masks: Mapping[str, Tensor], *optimizers: Optimizer
+) -> list[Held]:
+    """Set absent synapses of `model` to exactly 0; with `optimizers`, keep them there.
+
+    Returns one handle an optimizer; ``handle.remove()`` ends the holding.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, mask in masks.items():
+        if name not in parameters:
+            raise RewireError(f"{name}: a mask for a parameter this model does not have")
+        if parameters[name].shape != mask.shape:
+            shapes = f"{tuple(mask.shape)}, the parameter {tuple(parameters[name].shape)}"
+            raise RewireError(f"{name}: the mask has shape {shapes}")
+    placed = {parameters[name]: mask.to(parameters[name].device) for name, mask in masks.items()}
+    for weight, mask in placed.items():
+        weight.mul_(mask)
+    return [Held(optimizer, placed) for optimizer in optimizers]
