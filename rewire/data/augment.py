@@ -1,0 +1,149 @@
+"""Augmentations: parameters drawn on the CPU for a whole epoch, applied to a batch on its device.
+
+`apply(images, parameters)` is pure; images are ``[batch, channels, height, width]`` before
+normalisation, so what is shifted in or cut out is black.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from rewire.errors import RewireError, check, unknown
+
+Draw = Callable[[int, tuple[int, int], Generator], Tensor]
+Apply = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What a name in an `augment` list stands for; `draw` takes the magnitudes last."""
+
+    draw: Callable[..., Tensor]
+    apply: Apply
+    defaults: tuple[float, ...]
+    allowed: str
+    accepts: Callable[..., bool]
+
+
+def parse(spec: str) -> tuple[Draw, Apply]:
+    """Turn ``name[:magnitude[/magnitude...]]`` into what draws its parameters and applies them."""
+    name, _, given = spec.partition(":")
+    if name not in AUGMENTATIONS:
+        raise unknown("augment", name, AUGMENTATIONS)
+    kind = AUGMENTATIONS[name]
+    try:
+        magnitudes = tuple(map(float, given.split("/"))) if ":" in spec else kind.defaults
+    except ValueError:
+        magnitudes = ()
+    if len(magnitudes) != len(kind.defaults) or not kind.accepts(*magnitudes):
+        raise RewireError(f"augment: {spec!r} is not allowed; it must be {kind.allowed}")
+    return lambda count, size, generator: kind.draw(count, size, generator, *magnitudes), kind.apply
+
+
+def draw_shifts(count: int, size: tuple[int, int], generator: Generator, pixels: float) -> Tensor:
+    """Rows and columns to move by, each in ``-pixels .. pixels``."""
+    check(pixels < min(size), "augment", pixels, f"under {min(size)} pixels, the image's side")
+    reach = int(pixels)
+    return torch.randint(-reach, reach + 1, (count, 2), generator=generator)
+
+
+def shift(images: Tensor, shifts: Tensor) -> Tensor:
+    """Move each image down and right by whole pixels: ``out[y, x] = in[y - dy, x - dx]``.
+
+    With moves in -n .. n this is also the crop at a random place of the image padded by n.
+    """
+    height, width = images.shape[-2:]
+    rows = torch.arange(height, device=images.device)[:, None] - shifts[:, 0, None, None]
+    columns = torch.arange(width, device=images.device) - shifts[:, 1, None, None]
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    source = rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)
+    index = source.flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, index).view(images.shape) * inside[:, None]
+
+
+def draw_flips(count: int, size: tuple[int, int], generator: Generator) -> Tensor:
+    """Mark each image with probability one half."""
+    return torch.rand(count, generator=generator) < 0.5
+
+
+def flip(images: Tensor, flips: Tensor) -> Tensor:
+    """Mirror the marked images left to right."""
+    return torch.where(flips[:, None, None, None], images.flip(-1), images)
+
+
+def draw_boxes(count: int, size: tuple[int, int], generator: Generator, side: float) -> Tensor:
+    """Top, left, bottom, right (the last two excluded) of a square hole in each image.
+
+    Its centre is uniform over the image, so a part may fall outside (DeVries and Taylor, 2017).
+    """
+    centres = [torch.randint(0, extent, (count,), generator=generator) for extent in size]
+    corner = torch.stack(centres, dim=1) - int(side) // 2
+    return torch.cat([corner, corner + int(side)], dim=1)
+
+
+def cutout(images: Tensor, boxes: Tensor) -> Tensor:
+    """Blacken one box in each image."""
+    rows = torch.arange(images.shape[2], device=images.device)[:, None]
+    columns = torch.arange(images.shape[3], device=images.device)
+    top, left, bottom, right = boxes[:, :, None, None].unbind(1)
+    inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    return images * ~inside[:, None]
+
+
+def draw_affine(
+    count: int,
+    size: tuple[int, int],
+    generator: Generator,
+    pixels: float,
+    degrees: float,
+    share: float,
+) -> Tensor:
+    """Matrices ``[count, 2, 3]`` from output to input, in pixels about the image's centre.
+
+    ``in = R(-angle) (out - move) / zoom``, each of the four uniform within its magnitude.
+    """
+    move_x, move_y, turn, zoom = (2 * torch.rand(count, 4, generator=generator) - 1).unbind(1)
+    angle, zoom = turn * math.radians(degrees), 1 + zoom * share
+    cosine, sine = angle.cos() / zoom, angle.sin() / zoom
+    move_x, move_y = move_x * pixels, move_y * pixels
+    top = torch.stack([cosine, sine, -cosine * move_x - sine * move_y], dim=1)
+    bottom = torch.stack([-sine, cosine, sine * move_x - cosine * move_y], dim=1)
+    return torch.stack([top, bottom], dim=1)
+
+
+def affine(images: Tensor, matrices: Tensor) -> Tensor:
+    """Resample each image bilinearly through its matrix; the result is float32."""
+    height, width = images.shape[-2:]
+    y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    # written out rather than as a matrix product, which TF32 or autocast would round
+    (xx, xy, x0), (yx, yy, y0) = (row.unbind(1) for row in matrices[..., None, None].unbind(1))
+    grid = torch.stack(
+        [(xx * x + xy * y + x0) * (2 / width), (yx * x + yy * y + y0) * (2 / height)], dim=-1
+    )
+    return F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
+
+
+def _pixels(value: float) -> bool:
+    return value >= 1 and value.is_integer()
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "crop": Augmentation(draw_shifts, shift, (4.0,), "crop or crop:PIXELS", _pixels),
+    "shift": Augmentation(draw_shifts, shift, (1.0,), "shift or shift:PIXELS", _pixels),
+    "flip": Augmentation(draw_flips, flip, (), "flip, without a magnitude", lambda: True),
+    "cutout": Augmentation(draw_boxes, cutout, (8.0,), "cutout or cutout:PIXELS", _pixels),
+    "affine": Augmentation(
+        draw_affine,
+        affine,
+        (1.5, 8.0, 0.1),
+        "affine or affine:PIXELS/DEGREES/SHARE with PIXELS 0 or more, DEGREES 0..180, SHARE 0..0.9",
+        lambda pixels, degrees, share: (
+            0 <= pixels < math.inf and 0 <= degrees <= 180 and 0 <= share <= 0.9
+        ),
+    ),
+}

@@ -1,0 +1,88 @@
+"""Batches from one uint8 tensor that lives on the training device."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from rewire.data.augment import parse
+from rewire.errors import check
+
+
+class Batches:
+    """Shuffled, augmented, normalised batches; each is a pure function of seed, epoch and index.
+
+    ``image = (augment(pixels) / 255 - mean) / std``
+
+    Nothing needs saving: `epoch(number, start)` goes on bit-identically after `start` batches.
+    Order and augmentation parameters are drawn on the CPU and moved once an epoch, so CPU and GPU
+    agree and no batch waits for a copy. For evaluation: ``shuffle=False, drop_last=False``.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        batch_size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: str | torch.device = "cpu",
+        augment: Sequence[str] = (),
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        dtype: torch.dtype = torch.float32,
+        channels_last: bool = False,
+    ):
+        count, channels = images.shape[:2]
+        check(len(labels) == count, "labels", len(labels), f"as many as the images, {count}")
+        check(batch_size >= 1, "batch_size", batch_size, "1 or more")
+        check(batch_size <= count or not drop_last, "batch_size", batch_size, f"at most {count}")
+        check(len(mean) == channels, "mean", mean, f"{channels} numbers, one a channel")
+        check(len(std) == channels and min(std) > 0, "std", std, f"{channels} positive numbers")
+        self.images, self.labels = images.to(device), labels.to(device)
+        self.batch_size, self.seed = batch_size, seed
+        self.shuffle, self.drop_last = shuffle, drop_last
+        # in units of pixels and as tensors: CUDA multiplies by the reciprocal of a Python number
+        self._mean = torch.tensor([255 * value for value in mean], device=device).view(-1, 1, 1)
+        self._std = torch.tensor([255 * value for value in std], device=device).view(-1, 1, 1)
+        self._augment = [parse(spec) for spec in augment]
+        self._dtype = dtype
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        whole, rest = divmod(len(self.labels), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over epoch `number` (images, labels), leaving out its first `start` batches."""
+        check(0 <= start <= len(self), "start", start, f"between 0 and {len(self)} batches")
+        return self._iterate(number, start)
+
+    def _iterate(self, number: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        count, size = len(self.labels), (self.images.shape[2], self.images.shape[3])
+        generator = torch.Generator().manual_seed(_mix(self.seed, number))
+        order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
+        order = order.to(self.labels.device)
+        drawn = [
+            (apply, draw(count, size, generator).to(order.device)) for draw, apply in self._augment
+        ]
+        for index in range(start, len(self)):
+            here = slice(index * self.batch_size, (index + 1) * self.batch_size)
+            images = self.images[order[here]]
+            for apply, parameters in drawn:
+                images = apply(images, parameters[here])
+            yield self._normalise(images), self.labels[order[here]]
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        images = images.float().sub(self._mean).div_(self._std)
+        return images.to(self._dtype, memory_format=self._layout)
+
+
+def _mix(*numbers: int) -> int:
+    """Hash whole numbers to a seed, so that neighbouring epochs share nothing."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

@@ -1,0 +1,16 @@
+"""What every refusal of a user's mistake must look like."""
+
+import pytest
+
+from rewire.errors import RewireError
+
+
+def refused(call, *words) -> str:
+    """Call it; assert one line of RewireError that says all `words`; return the line."""
+    with pytest.raises(RewireError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert str(word) in message
+    return message
