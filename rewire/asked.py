@@ -17,7 +17,7 @@ HELP = "asked share of synapses, in (0, 1]"
 
 @dataclass(frozen=True, repr=False)
 class Connectivity:
-    """What ``method.connectivity`` is: compares and prints as the asked share, called it measures."""
+    """What ``method.connectivity`` is: prints as the asked share; called, it measures."""
 
     asked: float | None
     method: "Method" = field(compare=False)
@@ -40,7 +40,8 @@ class _Asked:
         return self.default if method is None else Connectivity(method.asked, method)
 
     def __set__(self, method: "Method", value: Any) -> None:
-        method.asked = self.default if value is self else value
+        value = value.asked if isinstance(value, Connectivity) else value  # dataclasses.replace
+        method.asked = self.default if value is self else value  # pyright: ignore
 
 
 def asked(default: float | None, text: str = HELP) -> Any:

@@ -39,7 +39,9 @@ def count_of(connectivity: float, total: int) -> int:
     return min(total, max(1, round(connectivity * total)))
 
 
-def allocate(shapes: Sequence[Sequence[int]], connectivity: float, how: str = "uniform") -> list[int]:
+def allocate(
+    shapes: Sequence[Sequence[int]], connectivity: float, how: str = "uniform"
+) -> list[int]:
     """Share a global budget out over layers of the given weight shapes; the sum is exact.
 
     uniform: every layer the same share. erk (Evci et al. 2020): a layer's share is proportional to
@@ -57,11 +59,13 @@ def allocate(shapes: Sequence[Sequence[int]], connectivity: float, how: str = "u
 
 def share_out(totals: Sequence[int], densities: Sequence[float], budget: int) -> list[int]:
     """Return counts in proportion to ``density * total``, each in 1..total, summing to `budget`."""
-    budget = max(budget, len(totals))
+    budget = min(max(budget, len(totals)), sum(totals))
     low, high = 0.0, 1.0 / min(densities)
     for _ in range(100):  # the capped sum grows with the scale: bisect
         scale = (low + high) / 2
-        filled = sum(min(t, max(1.0, scale * d * t)) for t, d in zip(totals, densities, strict=True))
+        filled = sum(
+            min(t, max(1.0, scale * d * t)) for t, d in zip(totals, densities, strict=True)
+        )
         low, high = (scale, high) if filled < budget else (low, scale)
     exact = [min(t, max(1.0, high * d * t)) for t, d in zip(totals, densities, strict=True)]
     counts = [math.floor(value) for value in exact]

@@ -35,15 +35,17 @@ class Method:
 
     name: ClassVar[str] = ""
     rounds: ClassVar[int] = 1
-    asked = None  # the share given as the field `connectivity`, where a method has one
+    exclusive = ()  # fields of which only one may be given
+    asked: ClassVar[Any] = None  # the share given as the field `connectivity`, where there is one
 
     # Run-time state; without annotations these are no dataclass fields.
     _model = None
-    _layers = ()
+    _layers = tuple[Layer, ...]()
     _optimizers = ()
     _step = 0
-    _total_steps = 0
+    _total_steps = 1
     _final = None
+    _held = ()
 
     # ------------------------------------------------------------------ what a method writes
 
@@ -86,7 +88,7 @@ class Method:
         targets: Targets = prunable,
         seed: int = 0,
     ) -> Self:
-        """Hook onto `optimizers`; `total_steps` counts optimizer steps of the whole run."""
+        """Register hooks on `optimizers`; `total_steps` counts optimizer steps of the whole run."""
         if self._layers:
             raise RewireError(f"{self.name}: already attached; call finish() or detach() first")
         if not optimizers:
@@ -97,9 +99,11 @@ class Method:
         self._model, self._total_steps, self._step, self._final = model, total_steps, 0, None
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizers = [o for o in optimizers if any(x.optimizer is o for x in layers)]
-        self._open: list[Layer] = []
+        self._open: list[Layer] = []  # lent to an optimizer
+        self._turn: int | None = None  # the optimizer in mid-step
         self._stepped: dict[int, list[Layer]] = {}
         self._seals: dict[str, Seal] = {}
+        self.memory: dict[str, Tensor] = {}  # what a method remembers beside its layers
         self.init(layers)
         self._layers = layers
         self._show(layers)
@@ -109,8 +113,8 @@ class Method:
             handle
             for optimizer in self._optimizers
             for handle in (
-                optimizer.register_step_pre_hook(self._before),
-                optimizer.register_step_post_hook(self._after),
+                optimizer.register_step_pre_hook(self._before),  # pyright: ignore
+                optimizer.register_step_post_hook(self._after),  # pyright: ignore
             )
         ]
         for layer in layers:
@@ -129,7 +133,7 @@ class Method:
 
     @torch.no_grad()
     def masks(self) -> dict[str, Tensor]:
-        """Return the wiring: parameter name -> bool tensor. This, not ``weight != 0``, is the truth."""
+        """Return the wiring, name -> bool tensor: this, not ``weight != 0``, is the truth."""
         if self._final is not None:
             return {name: mask.clone() for name, mask in self._final.items()}
         self._need_attached()
@@ -141,7 +145,7 @@ class Method:
         return sum(int(m.sum()) for m in masks) / sum(m.numel() for m in masks)
 
     def connectivity(self) -> float:
-        """Return the share of synapses that exist; see `rewire.asked` for methods given a target."""
+        """Return the share of synapses that exist; `rewire.asked` is for methods given a target."""
         return self.reached()
 
     def summary(self) -> list[dict[str, Any]]:
@@ -171,8 +175,15 @@ class Method:
         With `keep_masks` the same optimizers may go on, and the wiring stays.
         """
         if self._final is not None:
+            if keep_masks and not self._held:
+                raise RewireError(
+                    "finish(keep_masks=True): already finished without it; "
+                    "call rewire.apply_masks(model, method.masks(), optimizer)"
+                )
             return self.masks()
         self._need_attached()
+        self._restore()
+        self._check_seals(self._layers)
         self._settle()
         self.end(self._layers)
         self._show(self._layers)
@@ -180,30 +191,35 @@ class Method:
         model, optimizers = self._model, self._optimizers
         self.detach()
         assert model is not None
-        apply_masks(model, self._final, *(optimizers if keep_masks else ()))
+        self._held = apply_masks(model, self._final, *(optimizers if keep_masks else ()))
         return self.masks()
 
     def detach(self) -> None:
         """Remove every hook and let go of the model; the weights stay as the network saw them."""
+        for held in self._held:
+            held.remove()
+        self._held = ()
         if not self._layers:
             return
         self._restore()
         for handle in self._hooks:
             handle.remove()
         for layer in self._layers:
-            del layer.weight.rewired
+            vars(layer.weight).pop("rewired", None)
         self._model, self._layers, self._optimizers, self._hooks = None, (), (), []
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs, beside the model's and the optimizers' own state."""
         self._need_attached()
         self._restore()
+        self._check_seals(self._layers)
         return {
             "method": self.name,
             "options": self.options(),
             "step": self._step,
             "total_steps": self._total_steps,
             "generator": self._generator.get_state(),
+            "memory": {key: value.clone() for key, value in self.memory.items()},
             "stepped": {i: [x.name for x in layers] for i, layers in self._stepped.items()},
             "layers": {
                 layer.name: {key: value.clone() for key, value in layer.state.items()}
@@ -219,6 +235,8 @@ class Method:
         self._open = []
         self._step, self._total_steps = state["step"], state["total_steps"]
         self._generator.set_state(state["generator"].cpu())
+        device = next(iter(self._layers)).weight.device
+        self.memory = {k: v.to(device, copy=True) for k, v in state["memory"].items()}
         layers = {layer.name: layer for layer in self._layers}
         self._stepped = {i: [layers[n] for n in names] for i, names in state["stepped"].items()}
         for name, layer in layers.items():
@@ -240,12 +258,16 @@ class Method:
 
     # ------------------------------------------------------------------ for methods
 
+    def crosses(self, share: float) -> bool:
+        """Tell whether this very step carried the run over `share` of its length."""
+        return (self._step - 1) / self._total_steps < share <= self._step / self._total_steps
+
     def share(self, layer: Layer) -> float:
         """Return the connectivity asked of this layer: its own, else the method's."""
         return self.asked if layer.connectivity is None else layer.connectivity  # pyright: ignore
 
     def draws(self, device: torch.device) -> torch.Generator:
-        """Return a device generator seeded by the method's CPU one: the same draws on every rank."""
+        """Return a device generator seeded by the method's CPU one: the same on every rank."""
         seed = int(torch.randint(2**62, (), generator=self._generator))
         return torch.Generator(device).manual_seed(seed)
 
@@ -254,6 +276,8 @@ class Method:
     @torch.compiler.disable
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        self._restore()
+        self._turn = None
         if (args[1:] and args[1] is not None) or kwargs.get("closure") is not None:
             raise RewireError(
                 "optimizer.step(closure): a closure would see weights in mid-step; "
@@ -261,55 +285,52 @@ class Method:
             )
         if _skipped(optimizer):
             return
-        self._restore()
-        index = self._optimizers.index(optimizer)
-        if index in self._stepped:  # another optimizer skipped its turn: the step ends here
-            self._settle()
         own = [x for x in self._layers if x.optimizer is optimizer and x.weight.grad is not None]
         self._check_seals(own)
+        self._turn = self._optimizers.index(optimizer)
+        if self._turn in self._stepped:  # another optimizer skipped its turn: the step ends here
+            self._settle()
         self._open = own
         self._lend(own)
 
     @torch.compiler.disable
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        if _skipped(optimizer):
+        turn, self._turn = self._turn, None
+        if turn is None:  # skipped by a GradScaler, or step() of a subclass around its parent's
             return
-        layers, self._open = self._open, []
-        self._take(layers)
-        self._stepped[self._optimizers.index(optimizer)] = layers
+        self._take(self._open)
+        self._stepped[turn] = self._open
         if len(self._stepped) == len(self._optimizers):
             self._settle()
         else:
-            self._show(layers)
-            self._seal(layers)
+            self._restore()
 
     @torch.no_grad()
     def _settle(self) -> None:
         """End a step: every optimizer that took part in it has moved its layers."""
-        self._restore()
-        layers = [layer for owned in self._stepped.values() for layer in owned]
         if not self._stepped:
             return
+        self._open = [layer for owned in self._stepped.values() for layer in owned]
         self._stepped = {}
         self._step += 1
-        self.after_step(layers)
-        self._show(layers)
-        self._seal(layers)
+        self.after_step(self._open)
+        self._restore()
 
     @torch.no_grad()
     def _restore(self) -> None:
-        """Undo a step that an exception cut short: no raw latent stays in a weight."""
-        layers, self._open = self._open, []
-        if layers:
-            self._show(layers)
-            self._seal(layers)
+        """Show the wiring in every open layer, also after a step that an exception cut short."""
+        self._show(self._open)
+        self._seal(self._open)
+        self._open = []
 
     # ------------------------------------------------------------------ guards
 
     def _need_attached(self) -> None:
         if not self._layers:
-            raise RewireError(f"{self.name}: not attached; call attach(model, optimizer, ...) first")
+            raise RewireError(
+                f"{self.name}: not attached; call attach(model, optimizer, ...) first"
+            )
 
     def _seal(self, layers: Sequence[Layer]) -> None:
         deep = self._step % CHECKSUM_EVERY == 0
@@ -319,7 +340,7 @@ class Method:
         for layer in layers:
             if reason := self._seals[layer.name].broken(layer.weight):
                 raise RewireError(
-                    f"{layer.name}: changed by someone else while {self.name} manages it ({reason}); "
+                    f"{layer.name}: changed by another hand ({reason}) while {self.name} has it; "
                     "load or write weights before attach(), or call method.load_state_dict() last"
                 )
 
@@ -333,7 +354,9 @@ class Method:
         for layer in self._layers:
             saved = state["layers"].get(layer.name)
             if saved is None or set(saved) != set(layer.state):
-                raise RewireError(f"{layer.name}: not in the saved state; the targets must be the same")
+                raise RewireError(
+                    f"{layer.name}: not in the saved state; the targets must be the same"
+                )
             for key, value in saved.items():
                 if value.shape != layer.state[key].shape:
                     raise RewireError(
@@ -345,7 +368,7 @@ class Method:
 
 
 def _skipped(optimizer: Optimizer) -> bool:
-    """A GradScaler tells a fused optimizer to skip through `found_inf`; step() is called anyway."""
+    """Tell whether a GradScaler makes a fused optimizer skip; its step() is called anyway."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
 
@@ -361,17 +384,16 @@ class Latent(Method):
         raise NotImplementedError
 
     def mask(self, layer: Layer) -> Tensor:
-        """A synapse exists where its projection is not zero."""
+        """Return where the projection is not zero."""
         return self.project(layer) != 0
 
     def _lend(self, layers: Sequence[Layer]) -> None:
         for layer in layers:
-            decay = layer.options.get("weight_decay", 0.0)
-            absent = ~self.mask(layer) if decay else None
             layer.weight.copy_(layer.state["latent"])
-            if absent is not None:
-                _spare_from_decay_(layer, absent, decay)
         self.before_step(layers)
+        for layer in layers:
+            if decay := layer.options.get("weight_decay", 0.0):
+                _spare_from_decay_(layer, ~self.mask(layer), decay)
 
     def _take(self, layers: Sequence[Layer]) -> None:
         for layer in layers:
@@ -402,18 +424,18 @@ class Masked(Method):
     """A mask on gradient and weight: an absent synapse is 0 and does not move."""
 
     def mask(self, layer: Layer) -> Tensor:
-        """The mask itself is the state."""
+        """Return the mask, which is the state itself."""
         return layer.state["mask"]
 
     def _lend(self, layers: Sequence[Layer]) -> None:
         self.before_step(layers)  # sees the dense gradient
         for layer in layers:
             assert layer.weight.grad is not None
-            layer.weight.grad.mul_(self.mask(layer))
+            layer.weight.grad.masked_fill_(~self.mask(layer), 0.0)
 
     def _show(self, layers: Sequence[Layer]) -> None:
         for layer in layers:
-            layer.weight.mul_(self.mask(layer))
+            layer.weight.masked_fill_(~self.mask(layer), 0.0)
 
     def regrow_(self, layer: Layer, regrown: Tensor) -> None:
         """Add synapses at weight 0 with fresh moments."""
@@ -432,5 +454,3 @@ def warn_of_weight_decay(method: Method, layers: Sequence[Layer]) -> None:
             "published without it (AdamW's default is 0.01), and it acts on present synapses only",
             stacklevel=4,
         )
-
-

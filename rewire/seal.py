@@ -20,7 +20,7 @@ class Seal:
 
     @classmethod
     def of(cls, weight: Tensor, deep: bool = False) -> "Seal":
-        """Seal `weight` as it is now; `deep` also sums its bits, which sees `weight.data` writes."""
+        """Seal `weight` as it is; `deep` also sums its bits, which sees `weight.data` writes."""
         total = _checksum(weight) if deep else None
         return cls(weight._version, weight.data_ptr(), weight.dtype, weight.device, total)
 

@@ -68,7 +68,7 @@ def find_layers(
         if id(weight) not in owners:
             raise RewireError(f"{name}: no optimizer given to attach() moves this target")
         layers.append(Layer(name, weight, *owners[id(weight)], connectivity))
-    raw = [n for n, p in parameters.items() if p.dim() >= 2 and not _is_module_weight(model, n)]
+    raw = [n for n, p in parameters.items() if _is_matrix(p) and not _is_module_weight(model, n)]
     return layers, [name for name in raw if name not in chosen]
 
 
@@ -82,27 +82,37 @@ def _choose(
         for name, module in model.named_modules()
         if isinstance(getattr(module, "weight", None), Tensor) and rule(name, module)
     ]
-    fit = [name for name in fit if name in parameters]
-    if not fit and (callable(targets) or not parameters):
-        candidates = [name for name, p in parameters.items() if p.dim() >= 2]
+    fit = [name for name in fit if name in parameters and _is_matrix(parameters[name])]
+    chosen: dict[str, float | None] = {}
+    if callable(targets):
+        chosen.update(dict.fromkeys(fit))
+    elif parameters:
+        for pattern in [targets] if isinstance(targets, str) else targets:
+            share = targets[pattern] if isinstance(targets, Mapping) else None
+            if share is not None:
+                check(0 < share <= 1, f"targets[{pattern!r}]", share, "a connectivity in (0, 1]")
+            chosen.update(dict.fromkeys(_named(pattern, fit, parameters), share))
+    if not chosen:
+        candidates = ", ".join(name for name, p in parameters.items() if _is_matrix(p))
         raise RewireError(
             "targets: the model has no weight to prune; name one of: "
-            + (", ".join(candidates) or "(no parameter of two or more dimensions)")
+            + (candidates or "(no parameter of two or more dimensions)")
         )
-    if callable(targets):
-        return dict.fromkeys(fit)
-    patterns = [targets] if isinstance(targets, str) else targets
-    chosen: dict[str, float | None] = {}
-    for pattern in patterns:
-        found = [name for name in fit if _matches(name, pattern)]
-        found = found or [name for name in parameters if name == pattern]  # named: anything goes
-        if not found:
-            raise unknown("targets", pattern, parameters)
-        share = targets[pattern] if isinstance(targets, Mapping) else None
-        if share is not None:
-            check(0 < share <= 1, f"targets[{pattern!r}]", share, "a connectivity in (0, 1]")
-        chosen.update(dict.fromkeys(found, share))
     return chosen
+
+
+def _named(pattern: str, fit: list[str], parameters: Iterable[str]) -> list[str]:
+    """Return the fit weights that match; an exact name picks any parameter at all."""
+    found = [name for name in fit if _matches(name, pattern)]
+    found = found or [name for name in parameters if name in (pattern, f"{pattern}.weight")]
+    if not found:
+        raise unknown("targets", pattern, parameters)
+    return found
+
+
+def _is_matrix(weight: nn.Parameter) -> bool:
+    """Tell synapses from biases and scales; a lazy weight has no shape yet and is refused later."""
+    return isinstance(weight, nn.parameter.UninitializedParameter) or weight.dim() >= 2
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -121,11 +131,17 @@ def _refuse_unfit(name: str, weight: nn.Parameter) -> None:
     if isinstance(weight, nn.parameter.UninitializedParameter):
         raise RewireError(f"{name}: is lazy; run one forward pass before attach()")
     if not weight.requires_grad:
-        raise RewireError(f"{name}: is frozen (requires_grad is False); thaw it or leave it out of targets")
+        raise RewireError(
+            f"{name}: is frozen (requires_grad is False); thaw it or leave it out of targets"
+        )
     if not weight.is_floating_point():
-        raise RewireError(f"{name}: dtype {weight.dtype} cannot be trained; it must be floating point")
+        raise RewireError(
+            f"{name}: dtype {weight.dtype} cannot be trained; it must be floating point"
+        )
     sharded = hasattr(weight, "device_mesh") or hasattr(weight, "_sharded_size")
     if sharded or hasattr(weight, "_is_flat_param"):
         raise RewireError(f"{name}: is an FSDP shard; wrap with DistributedDataParallel instead")
     if getattr(weight, "rewired", False):
-        raise RewireError(f"{name}: another method is attached; call its finish() or detach() first")
+        raise RewireError(
+            f"{name}: another method manages or holds it; call its finish() or detach() first"
+        )

@@ -13,7 +13,9 @@ class Held:
     """Keeps absent synapses absent: gradients masked before each step, weights after it."""
 
     def __init__(self, optimizer: Optimizer, masks: dict[nn.Parameter, Tensor]):
-        self.masks = masks
+        self.absent = {weight: ~mask for weight, mask in masks.items()}
+        for weight in masks:
+            weight.rewired = True  # pyright: ignore[reportAttributeAccessIssue]
         self.hooks = [
             optimizer.register_step_pre_hook(self._mask_gradients),
             optimizer.register_step_post_hook(self._mask_weights),
@@ -21,19 +23,21 @@ class Held:
 
     @torch.no_grad()
     def _mask_gradients(self, *_: object) -> None:
-        for weight, mask in self.masks.items():
+        for weight, absent in self.absent.items():
             if weight.grad is not None:
-                weight.grad.mul_(mask)
+                weight.grad.masked_fill_(absent, 0.0)
 
     @torch.no_grad()
     def _mask_weights(self, *_: object) -> None:
-        for weight, mask in self.masks.items():
-            weight.mul_(mask)
+        for weight, absent in self.absent.items():
+            weight.masked_fill_(absent, 0.0)
 
     def remove(self) -> None:
         """Let go: from now on the weights may fill again."""
         for hook in self.hooks:
             hook.remove()
+        for weight in self.absent:
+            vars(weight).pop("rewired", None)
 
 
 @torch.no_grad()
@@ -53,5 +57,5 @@ def apply_masks(
             raise RewireError(f"{name}: the mask has shape {shapes}")
     placed = {parameters[name]: mask.to(parameters[name].device) for name, mask in masks.items()}
     for weight, mask in placed.items():
-        weight.mul_(mask)
+        weight.masked_fill_(~mask, 0.0)
     return [Held(optimizer, placed) for optimizer in optimizers]

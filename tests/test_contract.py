@@ -1,0 +1,328 @@
+"""What every registered method keeps, whatever it does: one set of tests over all of them."""
+
+import io
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adam, AdamW, RMSprop
+
+from rewire import METHODS, RewireError
+from rewire.masks import count_of
+
+TOTAL = 24
+OPTIMIZERS = {
+    "sgd": lambda p: SGD(p, lr=0.05),
+    "momentum": lambda p: SGD(p, lr=0.05, momentum=0.9),
+    "adam": lambda p: Adam(p, lr=0.01),
+    "adamw": lambda p: AdamW(p, lr=0.01, weight_decay=0.0),
+    "rmsprop": lambda p: RMSprop(p, lr=0.003),
+}
+EVERY = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Use one thread: on tensors this small, several only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class Case:
+    width: int = 3
+    connectivity: float = 0.3
+    seed: int = 0
+    optimizer: str = "adam"
+
+
+cases = st.builds(
+    Case,
+    width=st.integers(2, 5),
+    connectivity=st.floats(0.1, 1.0),
+    seed=st.integers(0, 2**32 - 1),
+    optimizer=st.sampled_from(sorted(OPTIMIZERS)),
+)
+
+
+def few(examples):
+    return settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+
+
+def build(name, connectivity):
+    """Return the method with the asked share, rewiring often enough for a short run to see it."""
+    known = METHODS[name].defaults()
+    wanted = {"connectivity": connectivity, "every": 2}
+    return METHODS[name](**{key: value for key, value in wanted.items() if key in known})
+
+
+def net(case):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.seed)
+        return nn.Sequential(
+            nn.Conv2d(2, case.width, 3, padding=1),
+            nn.BatchNorm2d(case.width),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16 * case.width, 5),
+        )
+
+
+TARGETS = ["0.weight", "4.weight"]
+
+
+class Run:
+    """A model, its optimizer and a method on batches that follow from seed and step alone."""
+
+    def __init__(self, name, case=Case(), total_steps=TOTAL, wrap=lambda model: model):  # noqa: B008
+        self.case, self.taken = case, 0
+        self.model = net(case)
+        self.forward = wrap(self.model)
+        self.optimizer = OPTIMIZERS[case.optimizer](self.model.parameters())
+        self.method = build(name, case.connectivity)
+        self.method.attach(self.model, self.optimizer, total_steps=total_steps, seed=7)
+
+    @property
+    def weights(self):
+        return {name: self.model.get_parameter(name) for name in TARGETS}
+
+    def backward(self):
+        generator = torch.Generator().manual_seed(self.case.seed + self.taken)
+        images = torch.randn(8, 2, 4, 4, generator=generator)
+        labels = torch.randint(5, (8,), generator=generator)
+        self.optimizer.zero_grad()
+        functional.cross_entropy(self.forward(images), labels).backward()
+
+    def step(self, times=1):
+        for _ in range(times):
+            self.backward()
+            self.optimizer.step()
+            self.taken += 1
+        return self
+
+    def save(self):
+        file = io.BytesIO()
+        parts = (self.model, self.optimizer, self.method)
+        torch.save([self.taken, *(part.state_dict() for part in parts)], file)
+        return file.getvalue()
+
+    def load(self, saved):
+        self.taken, model, optimizer, method = torch.load(io.BytesIO(saved), weights_only=True)
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+        self.method.load_state_dict(method)
+        return self
+
+
+def absent_are_zero(run, masks):
+    return all(bool((run.weights[name][~mask] == 0).all()) for name, mask in masks.items())
+
+
+@EVERY
+@few(8)
+@given(case=cases)
+def test_each_step_keeps_zeros_and_storage_and_leaves_other_parameters_alone(name, case):
+    run, twin = Run(name, case), net(case)
+    plain = OPTIMIZERS[case.optimizer](twin.parameters())
+    pointers = [p.data_ptr() for p in run.model.parameters()]
+    first_round = TOTAL // run.method.rounds  # a method of many rounds rewinds everything after it
+    while run.taken < 12:
+        run.backward()
+        for mine, theirs in zip(twin.parameters(), run.model.parameters(), strict=True):
+            mine.grad = theirs.grad.clone()
+        run.optimizer.step()
+        plain.step()
+        run.taken += 1
+        masks = run.method.masks()
+        assert list(masks) == TARGETS
+        assert absent_are_zero(run, masks)
+        assert [p.data_ptr() for p in run.model.parameters()] == pointers
+        if run.taken < first_round:
+            for key, value in twin.named_parameters():
+                assert key in TARGETS or torch.equal(value, run.model.get_parameter(key)), key
+
+
+@EVERY
+@few(6)
+@given(case=cases, stop=st.integers(0, TOTAL - 1))
+def test_a_resumed_run_ends_bit_equal_to_one_that_never_stopped(name, case, stop):
+    whole = Run(name, case).step(TOTAL)
+    part = Run(name, case).step(stop)
+    resumed = Run(name, Case(case.width, case.connectivity, case.seed + 1, case.optimizer))
+    resumed.case = case
+    resumed.load(part.save()).step(TOTAL - stop)
+    expected, found = whole.method.masks(), resumed.method.masks()
+    assert all(torch.equal(expected[key], found[key]) for key in TARGETS)
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[key]), key
+    assert whole.method.step == resumed.method.step == TOTAL
+
+
+@EVERY
+@few(6)
+@given(case=cases)
+def test_the_end_is_a_plain_model_with_the_asked_connectivity(name, case):
+    run = Run(name, case)
+    keys = list(net(case).state_dict())
+    masks = run.step(TOTAL).method.finish()
+    assert absent_are_zero(run, masks)
+    assert all(mask.any() for mask in masks.values()), "a layer ended empty"
+    total = sum(mask.numel() for mask in masks.values())
+    present = sum(int(mask.sum()) for mask in masks.values())
+    if run.method.asked is not None:
+        assert abs(present - run.method.asked * total) <= 1
+    assert run.method.connectivity() == present / total
+    assert list(run.model.state_dict()) == keys
+    assert all(type(value) is nn.Parameter for value in run.model.parameters())
+    assert not any(vars(value) for value in run.model.parameters())
+    assert no_hooks(run)
+    before = {key: value.clone() for key, value in run.model.state_dict().items()}
+    again = run.method.finish()
+    assert all(torch.equal(masks[key], again[key]) for key in TARGETS)
+    assert all(torch.equal(value, run.model.state_dict()[key]) for key, value in before.items())
+
+
+def no_hooks(run):
+    optimizer = run.optimizer
+    modules = list(run.model.modules())
+    return not (
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("taken", [0, 3])
+def test_detach_leaves_no_hook_and_a_model_free_for_another_method(name, taken):
+    run = Run(name).step(taken)
+    run.method.detach()
+    assert no_hooks(run)
+    METHODS["dense"]().attach(run.model, run.optimizer, total_steps=1).finish()
+
+
+@pytest.mark.parametrize("name", ["deepr", "set", "rigl"])
+@few(6)
+@given(case=cases)
+def test_counts_per_layer_are_exact_after_every_step(name, case):
+    run = Run(name, case)
+    counts = {row["name"]: row["present"] for row in run.method.summary()}
+    if name == "deepr":
+        assert counts == {k: count_of(case.connectivity, w.numel()) for k, w in run.weights.items()}
+    for _ in range(12):
+        run.step()
+        assert {row["name"]: row["present"] for row in run.method.summary()} == counts
+
+
+@EVERY
+def test_keep_masks_holds_the_wiring_while_training_goes_on(name):
+    run = Run(name, Case(optimizer="momentum")).step(TOTAL)
+    masks = run.method.finish(keep_masks=True)
+    before = {key: value.detach().clone() for key, value in run.weights.items()}
+    for _ in range(4):
+        run.step()
+        assert absent_are_zero(run, masks)
+    assert all(not torch.equal(before[key], value) for key, value in run.weights.items())
+    run.method.detach()
+    assert no_hooks(run)
+
+
+FOREIGN = {
+    "values were written": lambda w: w.detach().copy_(w.detach() + 1),
+    "through .data": lambda w: w.data.add_(1.0),
+    "storage was replaced": lambda w: setattr(w, "data", w.data.clone()),
+    "dtype went from": lambda w: setattr(w, "data", w.data.double()),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("reason", FOREIGN)
+def test_a_foreign_write_raises_at_the_next_step(name, reason):
+    run = Run(name)
+    run.backward()
+    FOREIGN[reason](run.weights["4.weight"])
+    with pytest.raises(RewireError, match=rf"4\.weight: changed by another hand.*{reason}"):
+        run.optimizer.step()
+
+
+@EVERY
+def test_a_hand_that_writes_through_data_is_seen_within_64_steps(name):
+    run = Run(name, total_steps=100).step()
+    with pytest.raises(RewireError, match=r"through \.data"):  # noqa: PT012
+        for _ in range(64):
+            run.weights["0.weight"].data.mul_(1.001)
+            run.step()
+    assert run.method.step == 64
+
+
+@EVERY
+def test_a_second_attach_raises(name):
+    run = Run(name)
+    with pytest.raises(RewireError, match="already attached"):
+        run.method.attach(run.model, run.optimizer, total_steps=1)
+    with pytest.raises(RewireError, match=r"0\.weight: another method manages or holds it"):
+        build(name, 0.5).attach(run.model, run.optimizer, total_steps=TOTAL)
+
+
+@EVERY
+def test_a_compiled_model_never_recompiles(name):
+    torch._dynamo.reset()
+    run = Run(name, wrap=lambda model: torch.compile(model, backend="eager"))
+    run.step(2)  # a method may watch the first pass through forward hooks
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        run.step(TOTAL - 2)
+    assert run.method.step == TOTAL
+
+
+@EVERY
+def test_a_small_net_learns_at_the_defaults(name):
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(256) % 2
+    images = torch.randn(256, 20, generator=generator) + (2 * labels[:, None] - 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(20, 100), nn.ReLU(), nn.Linear(100, 2))
+    optimizer = Adam(model.parameters(), lr=0.01)
+    method = METHODS[name]().attach(model, optimizer, total_steps=300)
+    losses = []
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    method.finish()
+    accuracy = (model(images).argmax(1) == labels).float().mean().item()
+    assert losses[-1] < 0.2 * losses[0], losses[::20]
+    assert accuracy > 0.95
+
+
+def train_on_rank(rank, folder, names):
+    """Train every method on this rank's own batches; leave its weights and masks in `folder`."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
+    ends = {}
+    for name in names:
+        run = Run(name, Case(seed=100 + 50 * rank), total_steps=8, wrap=DistributedDataParallel)
+        run.step(8)
+        ends[name] = [*run.model.parameters(), *run.method.finish().values()]
+    torch.save(ends, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_ranks_hold_the_same_wiring_and_weights(tmp_path):
+    torch.multiprocessing.spawn(train_on_rank, (str(tmp_path), list(METHODS)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    for name in METHODS:
+        assert all(map(torch.equal, first[name], second[name])), name
+        alone = Run(name, Case(seed=100), total_steps=8).step(8)
+        assert not torch.equal(first[name][0], alone.model[0].weight), "gradients were not shared"

@@ -1,0 +1,64 @@
+"""House rules a reader can trust: the registry, the files and the docs say the same."""
+
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import rewire
+from rewire import METHODS
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(rewire.__file__).parent
+FILES = {path.stem for path in (PACKAGE / "methods").glob("*.py")} - {"__init__"}
+
+
+def test_the_registry_is_the_folder_of_methods():
+    assert {"dense", "gradr", "deepr"} <= set(METHODS)
+    assert set(METHODS) == FILES
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_method_is_one_file_one_test_and_one_row_of_the_docs(name):
+    method = METHODS[name]
+    assert method.name == name
+    assert method.__module__ == f"rewire.methods.{name}"
+    assert getattr(rewire, method.__name__) is method, "a public name"
+    assert (ROOT / "tests" / f"test_{name}.py").is_file()
+    table = (ROOT / "docs" / "methods.md").read_text()
+    assert re.search(rf"^\|[^|\n]*\b{name}\b[^|\n]*\|", table, re.MULTILINE), "no row in docs"
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {"dense"}))
+def test_a_method_says_where_it_comes_from(name):
+    source = (PACKAGE / "methods" / f"{name}.py").read_text()
+    assert "https://" in (ast.get_docstring(ast.parse(source)) or "")
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_field_of_a_method_has_a_help_text_and_a_name_of_its_own(name):
+    from rewire.config import Config
+
+    settings = {field.name for field in fields(Config)}
+    for field in fields(METHODS[name]):
+        assert field.name not in settings
+        assert field.metadata.get("help"), field.name
+
+
+def calls(path, name):
+    tree = ast.parse(path.read_text())
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [f.lineno for f in called if isinstance(f, ast.Name) and f.id == name]
+
+
+def test_nothing_but_the_command_line_prints():
+    files = [path for path in PACKAGE.rglob("*.py") if path.name != "cli.py"]
+    assert len(files) > 10
+    assert {str(path): lines for path in files if (lines := calls(path, "print"))} == {}
+
+
+def test_no_room_without_a_name():
+    rooms = {path.stem for path in PACKAGE.rglob("*")}
+    assert not rooms & {"utils", "util", "base", "common", "core", "helpers", "misc"}
