@@ -1,0 +1,222 @@
+"""The Triton programs as torch operators: autograd, shapes for `torch.compile`, launch sizes.
+
+Images are ``[time * batch, height, width, channels]``, contiguous: the memory of a channels-last
+tensor. A static current has no time: ``[batch, ...]``. Nothing here waits for the device.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rewire.kernels import programs as _programs
+
+TILE = 1024  # neurons of a program: eight of each of its 128 threads, one 16-byte read of bf16
+BACKWARD_TILE = 512  # half, since the membrane of all time steps stays in registers
+WIDEST = 256
+MOMENT_PROGRAMS = 1056  # eight on each of an H200's 132 multiprocessors
+SUM_PROGRAMS = 2112
+
+programs: Any = _programs  # Triton types a launch by the signature inside the kernel
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _tile(channels: int, size: int = TILE) -> dict[str, int]:
+    width = min(1 << (channels - 1).bit_length(), WIDEST)
+    return {"ROWS": max(1, size // width), "WIDTH": width}
+
+
+def _constants(tau: float | None, threshold: float, rest: float) -> dict[str, Any]:
+    gain = 1.0 if tau is None else 1.0 / tau
+    return {"LEAKY": tau is not None, "GAIN": gain, "THRESHOLD": threshold, "REST": rest}
+
+
+@torch.library.custom_op("rewire::statistics", mutates_args=())
+def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and biased variance of every channel of ``[..., channels]``, in float32."""
+    x = x.contiguous()
+    channels = x.shape[-1]
+    tile = _tile(channels, 2 * TILE)
+    tiles = _ceil(x.numel() // channels, tile["ROWS"])
+    count = min(tiles, MOMENT_PROGRAMS)
+    parts = x.new_empty(3, count, channels, dtype=torch.float32)
+    mean, variance = (x.new_empty(channels, dtype=torch.float32) for _ in range(2))
+    grid = (count, _ceil(channels, tile["WIDTH"]))
+    rounds = _ceil(tiles, count)
+    programs.moments[grid](x, parts, x.numel(), channels, count, ROUNDS=rounds, **tile)
+    few = {"ROUNDS": _ceil(count, 128), "ROWS": 128, "WIDTH": 8}
+    grid = (_ceil(channels, few["WIDTH"]),)
+    programs.merge[grid](parts, mean, variance, channels, count, **few)
+    return mean, variance
+
+
+@statistics.register_fake
+def _(x: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(x.new_empty(x.shape[-1], dtype=torch.float32) for _ in range(2))  # pyright: ignore
+
+
+@torch.library.custom_op("rewire::fire", mutates_args=())
+def fire(
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    batch_statistics: bool,
+    time_steps: int,
+    static: bool,
+    pool: bool,
+    tau: float | None,
+    threshold: float,
+    rest: float,
+    surrogate: str,
+) -> tuple[Tensor, Tensor]:
+    """Return spikes, and the winners of the pooling windows where `pool`.
+
+    Without `mean` the currents go to the neurons as they are. `mean` and `variance` count as
+    functions of x in backward where `batch_statistics`.
+    """
+    x = x.contiguous()
+    spikes, winners = _empty(x, time_steps, static, pool)
+    total = x.numel() if static else x.numel() // time_steps
+    flags = {"TIME": time_steps, "STATIC": static, **_constants(tau, threshold, rest)}
+    norm = mean, variance, weight, bias
+    if pool:
+        channels, pooled_total = x.shape[-1], winners.numel()
+        tile = _tile(channels)
+        rows = pooled_total // channels
+        grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
+        sizes = total, pooled_total, channels, x.shape[1], x.shape[2], eps
+        if rows:
+            programs.fire_and_pool[grid](x, *norm, spikes, winners, *sizes, **flags, **tile)
+        return spikes, winners
+    channels = _channels(x, mean)
+    tile = _tile(channels)
+    rows = _ceil(total, channels)
+    grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
+    flags["NORM"] = mean is not None
+    programs.fire[grid](x, *norm, spikes, total, channels, eps, **flags, **tile)
+    return spikes, winners
+
+
+def _channels(x: Tensor, mean: Tensor | None) -> int:
+    """Without BatchNorm any width of the rows will do."""
+    return WIDEST if mean is None else x.shape[-1]
+
+
+def _empty(x: Tensor, time_steps: int, static: bool, pool: bool) -> tuple[Tensor, Tensor]:
+    images, *place = x.shape
+    batch = images if static else images // time_steps
+    if pool:
+        place = [place[0] // 2, place[1] // 2, place[2]]
+    winners = x.new_empty([batch, *place] if pool else [0], dtype=torch.int32)
+    return x.new_empty(time_steps * batch, *place), winners
+
+
+@fire.register_fake
+def _(
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    batch_statistics: bool,
+    time_steps: int,
+    static: bool,
+    pool: bool,
+    *neuron: Any,
+) -> tuple[Tensor, Tensor]:
+    return _empty(x, time_steps, static, pool)
+
+
+@torch.library.custom_op("rewire::fire_backward", mutates_args=())
+def fire_backward(
+    grad: Tensor,
+    winners: Tensor,
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    batch_statistics: bool,
+    time_steps: int,
+    static: bool,
+    pool: bool,
+    tau: float | None,
+    threshold: float,
+    rest: float,
+    surrogate: str,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of x, and ``sum dy``, ``sum dy (x - mean)`` of every channel."""
+    grad, x = grad.contiguous(), x.contiguous()
+    dx = torch.empty_like(x)
+    total = x.numel() if static else x.numel() // time_steps
+    norm, channels = mean is not None, _channels(x, mean)
+    tile = _tile(channels, BACKWARD_TILE)
+    tiles = _ceil(_ceil(total, channels), tile["ROWS"])
+    blocks = _ceil(channels, tile["WIDTH"])
+    height, width = x.shape[1:3] if pool else (1, 1)
+    sums = x.new_empty(2, channels if norm else 0, dtype=torch.float32)
+    inputs = grad, winners, x, mean, variance, weight, bias
+    sizes = total, winners.numel(), channels, height, width
+    count = x.numel() // channels
+    flags = {"TIME": time_steps, "STATIC": static, "NORM": norm, "POOL": pool}
+    flags |= {"BATCH": batch_statistics, "SURROGATE": surrogate, **tile}
+    flags |= _constants(tau, threshold, rest) | {"LEAK": 1.0 if tau is None else 1.0 - 1.0 / tau}
+    if norm:
+        some = min(tiles, SUM_PROGRAMS)
+        parts = x.new_empty(2, some, channels, dtype=torch.float32)
+        programs.fire_backward[(some, blocks)](
+            *inputs,
+            sums,
+            parts,
+            dx,
+            *sizes,
+            some,
+            count,
+            eps,
+            REDUCE=True,
+            ROUNDS=_ceil(tiles, some),
+            **flags,
+        )
+        sums = parts.sum(1)
+    programs.fire_backward[(tiles, blocks)](
+        *inputs, sums, sums, dx, *sizes, tiles, count, eps, REDUCE=False, ROUNDS=1, **flags
+    )
+    return dx, sums
+
+
+@fire_backward.register_fake
+def _(
+    grad: Tensor, winners: Tensor, x: Tensor, mean: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    channels = 0 if mean is None else x.shape[-1]
+    return torch.empty_like(x), x.new_empty(2, channels, dtype=torch.float32)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, mean, variance, weight, bias, *ctx.constants = inputs
+    ctx.save_for_backward(output[1], x, mean, variance, weight, bias)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    rest = (None,) * len(ctx.constants)
+    if grad is None:
+        return (None,) * 5 + rest
+    winners, x, mean, variance, weight, bias = ctx.saved_tensors
+    eps = ctx.constants[0]
+    dx, sums = fire_backward(grad, winners, x, mean, variance, weight, bias, *ctx.constants)
+    if weight is None:
+        return dx, None, None, None, None, *rest
+    dweight = sums[1] * torch.rsqrt(variance + eps)
+    return dx, None, None, dweight.to(weight.dtype), sums[0].to(bias.dtype), *rest
+
+
+fire.register_autograd(_backward, setup_context=_save)
