@@ -1,0 +1,88 @@
+"""How good a network is, and what of it is there."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rewire import data as datasets
+from rewire.data import Batches
+from rewire.errors import RewireError
+from rewire.losses import LOSSES, correct
+from rewire.parts import autocast, build_model, choose_device, test_batches
+from rewire.rundir import RunDir
+
+
+@dataclass
+class Score:
+    """A finished network on the test set; `nonzero` is the share of weights that are not 0."""
+
+    accuracy: float
+    loss: float
+    connectivity: float
+    nonzero: float
+    layers: list[dict[str, Any]]
+
+
+@torch.no_grad()
+def evaluate(
+    forward: Callable[[Tensor], Tensor],
+    batches: Batches,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[float, float]:
+    """Return accuracy and mean loss of a network in evaluation mode, perhaps compiled."""
+    count = len(batches.labels)
+    right, lost = torch.zeros(2, dtype=torch.float64, device=batches.labels.device)
+    for images, labels in batches.epoch(0):
+        output = forward(images)
+        right += correct(output, labels)
+        lost += loss(output, labels).double() * len(labels)
+    return float(right) / count, float(lost) / count
+
+
+def connectivity(masks: dict[str, Tensor]) -> float:
+    """Return the share of synapses that exist."""
+    return sum(int(mask.sum()) for mask in masks.values()) / sum(map(Tensor.numel, masks.values()))
+
+
+def describe(weights: dict[str, Tensor], masks: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """Return one row a layer: synapses that exist by mask, and weights that are not zero."""
+    return [
+        {
+            "name": name,
+            "shape": tuple(mask.shape),
+            "present": int(mask.sum()),
+            "nonzero": int(weights[name].count_nonzero()),
+            "total": mask.numel(),
+            "connectivity": int(mask.sum()) / mask.numel(),
+        }
+        for name, mask in masks.items()
+    ]
+
+
+def score(run: str | Path, flags: Mapping[str, str] | None = None) -> Score:
+    """Test the network in a run directory on the test set; `flags` go over its config."""
+    folder = RunDir.open(run)
+    config = folder.config(flags)
+    weights, masks = folder.load_model()
+    device = choose_device(config.device)
+    data = datasets.load(config.dataset, config.data_dir or None)
+    model = build_model(config, data, device).eval()
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise RewireError(
+            f"{run}: its weights do not fit its config's model {config.model!r}"
+        ) from None
+
+    def loss(output: Tensor, labels: Tensor) -> Tensor:
+        return LOSSES[config.loss](output, labels, config.rate_scale, 0.0)
+
+    with autocast(config, device):
+        accuracy, mean_loss = evaluate(model, test_batches(config, data, device), loss)
+    layers = describe(weights, masks)
+    nonzero = sum(row["nonzero"] for row in layers) / sum(row["total"] for row in layers)
+    return Score(accuracy, mean_loss, connectivity(masks), nonzero, layers)

@@ -1,0 +1,88 @@
+"""What a config names: device, network, optimizer, batches, arithmetic."""
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from rewire import models
+from rewire.config import Config
+from rewire.data import Batches, Dataset
+from rewire.errors import check
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device; auto takes the GPU where there is one."""
+    present = torch.cuda.is_available()
+    check(name != "cuda" or present, "device", name, "cpu or auto; torch finds no CUDA device")
+    return torch.device("cuda" if present and name != "cpu" else "cpu")
+
+
+def build_model(config: Config, data: Dataset, device: torch.device) -> models.Spiking:
+    """Return the network, if it fits the data."""
+    model = models.build(
+        config.model,
+        time_steps=config.time_steps,
+        readout=config.readout,
+        neuron=config.neuron,
+        tau=config.tau,
+        threshold=config.threshold,
+        surrogate=config.surrogate,
+        dropout=config.dropout,
+    )
+    wanted = (*(model.input_shape or ()), model.classes)
+    found = (*data.shape, len(data.classes))
+    fits = f"one for images and classes {found}, not {wanted}"
+    check(wanted == found, "model", config.model, fits)
+    model.to(device)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return model
+
+
+def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
+    """Return the optimizer over all parameters."""
+    parameters, lr, decay = model.parameters(), config.lr, config.weight_decay
+    match config.optimizer:
+        case "adam":
+            return Adam(parameters, lr, weight_decay=decay)
+        case "adamw":
+            return AdamW(parameters, lr, weight_decay=decay)
+        case "rmsprop":
+            return RMSprop(parameters, lr, momentum=config.momentum, weight_decay=decay)
+        case _:
+            return SGD(parameters, lr, momentum=config.momentum, weight_decay=decay)
+
+
+def training_batches(config: Config, data: Dataset, device: torch.device) -> Batches:
+    """Return shuffled, augmented batches of the training images."""
+    return Batches(
+        data.train_images,
+        data.train_labels,
+        batch_size=config.batch_size,
+        device=device,
+        mean=data.mean,
+        std=data.std,
+        augment=config.augment,
+        seed=config.seed,
+        channels_last=config.channels_last,
+    )
+
+
+def test_batches(config: Config, data: Dataset, device: torch.device) -> Batches:
+    """Return the test images in their order."""
+    return Batches(
+        data.test_images,
+        data.test_labels,
+        batch_size=config.eval_batch_size,
+        device=device,
+        mean=data.mean,
+        std=data.std,
+        shuffle=False,
+        drop_last=False,
+        channels_last=config.channels_last,
+    )
+
+
+def autocast(config: Config, device: torch.device) -> torch.autocast:
+    """Return bf16 autocast if the config asks for it; losses compute in fp32 all the same."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")

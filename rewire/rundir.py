@@ -1,0 +1,269 @@
+"""What a run leaves behind. Only this file knows the names of the files in a run directory.
+
+A file appears whole or not at all: written under a temporary name, fsynced, renamed. All of it is
+read back without executing anything.
+"""
+
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+import rewire
+from rewire.config import Config, resolve
+from rewire.errors import RewireError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+CONFIG, ENV, METRICS = "config.toml", "env.json", "metrics.jsonl"
+TRACES = "traces.npz"
+CHECKPOINT, PREVIOUS, MODEL = "checkpoint.pt", "checkpoint.prev.pt", "model.safetensors"
+FORMAT = "rewire checkpoint 1"
+MASK = "rewire.mask."
+
+
+class RunDir:
+    """One run's directory: `create` a new one, or `open` one that is there."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path, config: Config, device: torch.device) -> "RunDir":
+        """Make the directory and say in it what runs, and where."""
+        run = cls(path)
+        if config.tensorboard and find_spec("tensorboard") is None:
+            raise RewireError("tensorboard: not installed; run `pip install 'rewire[tensorboard]'`")
+        with _one_line(run.path):
+            if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+                raise RewireError(
+                    f"{path}: exists and is not empty; choose another, or --resume it"
+                )
+            run.path.mkdir(parents=True, exist_ok=True)
+            run._write(CONFIG, config.to_toml().encode())
+            run._write(ENV, json.dumps(environment(config, device), indent=2).encode() + b"\n")
+            run._write(METRICS, b"")
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDir":
+        """Return a directory that a run has made."""
+        if not (Path(path) / CONFIG).is_file():
+            raise RewireError(f"{path}: is not a run directory; it has no {CONFIG}")
+        return cls(path)
+
+    def config(self, flags: Mapping[str, str] | None = None) -> Config:
+        """Return the settings of the run, with `flags` over them."""
+        return resolve(file=self.path / CONFIG, flags=flags)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has reached its end."""
+        return (self.path / MODEL).exists()
+
+    # ------------------------------------------------------------------ metrics
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add an epoch's line; a figure that is not finite becomes null."""
+        line = json.dumps(_strict(row), allow_nan=False) + "\n"
+        with _one_line(self.path), (self.path / METRICS).open("ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the lines written so far; a half-written one at the end does not count."""
+        path = self.path / METRICS
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        rows = []
+        for number, line in enumerate(lines, 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                if number < len(lines):
+                    raise RewireError(f"{path}: line {number} is damaged") from None
+        return rows
+
+    def cut(self, epochs: int) -> list[dict[str, Any]]:
+        """Drop the lines beyond `epochs`, which a resumed run will write again; return the rest."""
+        rows = [row for row in self.history() if row["epoch"] <= epochs]
+        self._write(METRICS, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        return rows
+
+    def save_traces(self, arrays: Mapping[str, numpy.ndarray]) -> None:
+        """Write the distributions collected so far."""
+        content = io.BytesIO()
+        numpy.savez_compressed(content, **arrays)  # pyright: ignore[reportArgumentType]
+        self._write(TRACES, content.getvalue())
+
+    def load_traces(self) -> dict[str, numpy.ndarray] | None:
+        """Return the distributions collected so far; None where there are none."""
+        path = self.path / TRACES
+        if not path.exists():
+            return None
+        try:
+            with path.open("rb") as raw, numpy.load(raw, allow_pickle=False) as file:
+                return {key: file[key] for key in file.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise _damaged(path, error) from None
+
+    def board(self) -> "SummaryWriter":
+        """Return a TensorBoard writer."""
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        return SummaryWriter(self.path / "tensorboard")
+
+    # ------------------------------------------------------------------ checkpoint
+
+    def save_checkpoint(self, config: Config, state: Mapping[str, Any]) -> None:
+        """Write the state of the run; the one before it is kept."""
+        current, previous = self.path / CHECKPOINT, self.path / PREVIOUS
+        with _one_line(self.path), replacing(current) as file:
+            torch.save({"format": FORMAT, "config": asdict(config), "state": dict(state)}, file)
+            if current.exists():
+                os.replace(current, previous)
+
+    def load_checkpoint(self, config: Config) -> dict[str, Any]:
+        """Return the newest state, if it is whole and belongs to `config`."""
+        path = self.path / CHECKPOINT
+        if not path.exists():  # a crash between the two renames leaves only the previous one
+            path = self.path / PREVIOUS
+        if not path.exists():
+            raise RewireError(f"{self.path}: has no {CHECKPOINT} to resume from")
+        saved = _load(path)
+        if differing := config.differences(saved["config"]):
+            raise RewireError(
+                f"{path}: was written by another config; differs: {', '.join(differing)}"
+            )
+        return saved["state"]
+
+    # ------------------------------------------------------------------ the trained network
+
+    def save_model(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
+        """Write weights and wiring."""
+        wiring = {MASK + name: mask for name, mask in masks.items()}
+        tensors = {name: x.detach().cpu().contiguous() for name, x in {**weights, **wiring}.items()}
+        self._write(MODEL, save(tensors, metadata={"format": "pt"}))
+
+    def load_model(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return weights and masks."""
+        path = self.path / MODEL
+        if not path.exists():
+            raise RewireError(
+                f"{path}: is not there; finish with `rewire train --resume {self.path}`"
+            )
+        try:
+            tensors = load_file(path)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise _damaged(path, error) from None
+        masks = {k.removeprefix(MASK): v.bool() for k, v in tensors.items() if k.startswith(MASK)}
+        return {k: v for k, v in tensors.items() if not k.startswith(MASK)}, masks
+
+    def _write(self, name: str, content: bytes) -> None:
+        with _one_line(self.path), replacing(self.path / name) as file:
+            file.write(content)
+
+
+def free_name(root: str | Path, stem: str) -> Path:
+    """Return ``root/stem-n`` with the next number that no run has."""
+    taken = [path.name.removeprefix(f"{stem}-") for path in Path(root).glob(f"{stem}-*")]
+    return Path(root) / f"{stem}-{max((int(n) for n in taken if n.isdecimal()), default=0) + 1}"
+
+
+def environment(config: Config, device: torch.device) -> dict[str, Any]:
+    """Return what a reader needs to repeat the run: versions, machine, commit, seed, command."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "rewire": rewire.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+        "seed": config.seed,
+        "command": sys.argv,
+    }
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the name `path` once it is whole and on the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    """Turn the system's refusal into a line for the user."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RewireError(f"{path}: cannot be written: {reason}") from None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint; torch does not check its zip file's checksums, so do it here."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            flawed = archive.testzip()
+        if flawed:
+            raise _damaged(path, ValueError(f"wrong checksum of {flawed}"))
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except RewireError:
+        raise
+    except Exception as error:  # a damaged file fails anywhere inside zipfile, pickle or torch
+        raise _damaged(path, error) from None
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        raise RewireError(f"{path}: is not a {FORMAT!r} file")
+    return saved
+
+
+def _damaged(path: Path, error: Exception) -> RewireError:
+    reason = (str(error) or type(error).__name__).splitlines()[0][:80]
+    other = f"; remove it to go on from {PREVIOUS}" if path.name == CHECKPOINT else ""
+    return RewireError(f"{path}: is damaged ({reason}){other}")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _commit() -> str | None:
+    """Return the commit of the package's source tree, where there is one."""
+    here = Path(__file__).parent
+    try:
+        shown = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return shown.stdout.strip() or None

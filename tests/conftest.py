@@ -1,0 +1,10 @@
+"""Without a GPU, Triton programs run in its interpreter; it looks once, at its import."""
+
+import os
+
+import torch
+
+collect_ignore = []
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    collect_ignore = ["gpu"]

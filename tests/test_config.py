@@ -1,0 +1,228 @@
+import tomllib
+from dataclasses import MISSING, asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewire.config import (
+    MODEL_OF,
+    Config,
+    collisions,
+    method_defaults,
+    method_fields,
+    presets,
+    resolve,
+    settings,
+)
+from rewire.data import DATASETS
+from rewire.errors import RewireError
+from rewire.methods import METHODS
+
+numbers = st.floats(min_value=1e-30, max_value=1e30)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def complaint(**source):
+    with pytest.raises(RewireError) as caught:
+        resolve(**source)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@given(
+    lr=numbers,
+    scale=numbers,
+    warmup=st.floats(min_value=0, max_value=0.99),
+    epochs=st.integers(1, 10**9),
+    switch=st.booleans(),
+    folder=st.text(st.characters(codec="utf-8")),
+    dropout=st.none() | st.floats(min_value=0, max_value=0.99),
+    augment=st.lists(st.sampled_from(["crop:2", "flip", "affine:1.5/8/0.1"])),
+)
+def test_round_trip_through_toml(
+    tmp_path_factory, lr, scale, warmup, epochs, switch, folder, dropout, augment
+):
+    config = Config(
+        lr=lr,
+        rate_scale=scale,
+        warmup=warmup,
+        epochs=epochs,
+        compile=switch,
+        data_dir=folder,
+        dropout=dropout,
+        augment=augment,
+    )
+    path = tmp_path_factory.mktemp("toml") / "config.toml"
+    path.write_text(config.to_toml(), "utf-8", newline="")
+    assert resolve(file=path) == config
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_round_trip_of_each_method(tmp_path, method):
+    config = Config(method=method, options=_needed(method))
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    assert resolve(file=tmp_path / "config.toml") == config
+    assert set(config.options) == set(method_fields(method))
+
+
+def _needed(method):
+    return {key: 0.1 for key, default in method_defaults(method).items() if default is MISSING}
+
+
+def test_no_method_field_hides_a_setting():
+    assert collisions() == set()
+
+
+def test_every_data_set_has_a_model():
+    assert MODEL_OF.keys() == DATASETS.keys()
+    for dataset, model in MODEL_OF.items():
+        assert Config(dataset=dataset).model == model
+
+
+def test_every_setting_tells_what_it_is():
+    assert all(rule.metadata["help"] for rule in settings().values())
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_presets_resolve_with_every_section_they_hold(preset):
+    sections = [key for key in tomllib.loads(presets()[preset]) if key in METHODS]
+    assert sections
+    for method in sections:
+        assert resolve(preset, flags={"method": method}).method == method
+
+
+@pytest.mark.parametrize(
+    ("preset", "epochs", "batch_size", "augment"),
+    [("mnist-paper", 512, 128, ()), ("cifar10-paper", 2048, 16, ("crop:4", "flip"))],
+)
+def test_paper_presets_are_the_papers(preset, epochs, batch_size, augment):
+    config = resolve(preset)
+    assert (config.epochs, config.batch_size, config.augment) == (epochs, batch_size, augment)
+    assert (config.optimizer, config.lr, config.schedule) == ("adam", 1e-4, "constant")
+    assert (config.loss, config.time_steps, config.tau) == ("mse-rate", 8, 2.0)
+    assert (config.threshold, config.surrogate, config.init) == (1.0, "atan", "default")
+    assert (config.weight_decay, config.warmup, config.readout) == (0.0, 0.0, "spikes")
+    assert config.options["sparsity"] == 0.95
+
+
+def test_flags_beat_the_file_which_beats_the_preset(written):
+    path = written("epochs = 7\nlr = 1\n[gradr]\nalpha = 0.5\nsparsity = 0.6\n")
+    config = resolve("mnist-paper", path, {"lr": "0.25", "sparsity": "0.7"})
+    assert (config.batch_size, config.epochs, config.lr) == (128, 7, 0.25)
+    assert (config.options["alpha"], config.options["sparsity"]) == (0.5, 0.7)
+
+
+def test_a_file_alone_starts_from_the_defaults(written):
+    assert resolve(file=written("epochs = 3\n")) == Config(epochs=3)
+
+
+def test_of_fields_that_exclude_each_other_the_upper_layer_wins(written):
+    config = resolve(file=written("[gradr]\nalpha = 0.1\n"), flags={"connectivity": "0.2"})
+    assert (config.options["alpha"], config.asked) == (None, 0.2)
+    config = resolve(file=written("[gradr]\nconnectivity = 0.1\n"), flags={"alpha": "0.2"})
+    assert (config.options["alpha"], config.asked) == (0.2, None)
+
+
+def test_only_the_chosen_methods_section_is_kept(written):
+    path = written("method = 'deepr'\n[gradr]\nalpha = 0.3\n[deepr]\nconnectivity = 0.2\n")
+    config = resolve(file=path)
+    assert config.asked == config.options["connectivity"] == 0.2
+    assert "[gradr]" not in config.to_toml()
+
+
+def test_flags_are_read_like_toml():
+    flags = {"compile": "true", "augment": "crop:2, flip", "dropout": "0.5", "seed": "7"}
+    config = resolve(flags=flags)
+    assert (config.compile, config.augment, config.dropout, config.seed) == (
+        True,
+        ("crop:2", "flip"),
+        0.5,
+        7,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("epochs = 'many'", ["mine.toml: epochs", "'many'", "a whole number"]),
+        ("epochs = 2.5", ["mine.toml: epochs", "2.5", "a whole number"]),
+        ("epochs = true", ["mine.toml: epochs", "True", "a whole number"]),
+        ("epochs = 0", ["mine.toml: epochs", "0", "1 or more"]),
+        ("epochs = '5'", ["mine.toml: epochs", "'5'", "a whole number"]),
+        ("lr = nan", ["mine.toml: lr", "above 0"]),
+        ("lr = inf", ["mine.toml: lr", "above 0"]),
+        ("compile = 1", ["mine.toml: compile", "true or false"]),
+        ("augment = 3", ["mine.toml: augment", "a list"]),
+        ("augment = ['crap:4']", ["mine.toml: augment", "did you mean 'crop'"]),
+        ("warmup = 1.0", ["mine.toml: warmup", "in [0, 1)"]),
+        ("epocs = 3", ["mine.toml", "'epocs'", "did you mean 'epochs'"]),
+        ("options = 3", ["mine.toml", "'options'"]),
+        ("[gradx]\nalpha = 1", ["mine.toml: section", "did you mean 'gradr'"]),
+        ("[gradr]\nalhpa = 1", ["mine.toml: field of [gradr]", "did you mean 'alpha'"]),
+        ("[gradr]\nalpha = 'x'", ["mine.toml: [gradr] alpha", "a number"]),
+        ("[gradr]\nalpha = -1", ["mine.toml: [gradr] alpha", "-1"]),
+        ("[gradr]\nsparsity = 0.4", ["mine.toml: [gradr] sparsity", "0.5"]),
+        ("dataset = 'mnits'", ["mine.toml: dataset", "did you mean 'mnist'"]),
+        ("epochs = ", ["mine.toml", "is not TOML"]),
+    ],
+)
+def test_a_wrong_file_is_refused(written, text, parts):
+    said = complaint(file=written(text))
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ({"epochs": "many"}, ["--epochs: 'many'", "a whole number"]),
+        ({"lr": "-1"}, ["--lr: -1.0", "above 0"]),
+        ({"compile": "maybe"}, ["--compile: 'maybe'", "true or false"]),
+        ({"dataset": "digit"}, ["--dataset: unknown 'digit'", "did you mean 'digits'"]),
+        ({"method": "gradient"}, ["--method: unknown 'gradient'", "gradr"]),
+        ({"model": "lenet"}, ["--model: unknown 'lenet'", "did you mean 'lenet5'"]),
+        ({"alpha": "-1"}, ["--alpha: -1.0"]),
+        ({"sparsity": "0.2"}, ["--sparsity: 0.2"]),
+        ({"method": "deepr", "connectivity": "1.5"}, ["--connectivity: 1.5", "(0, 1]"]),
+        ({"method": "dense", "alpha": "1"}, ["--alpha: belongs to", "gradr", "not to 'dense'"]),
+        ({"batch_sise": "1"}, ["flag: unknown '--batch-sise'", "did you mean '--batch-size'"]),
+    ],
+)
+def test_a_wrong_flag_is_refused(flags, parts):
+    said = complaint(flags=flags)
+    assert all(part in said for part in parts), said
+
+
+def test_a_wrong_preset_or_file_is_refused(tmp_path):
+    assert "did you mean 'mnist-fast'" in complaint(preset="mnist-fst")
+    assert "cannot be read" in complaint(file=tmp_path / "nothing.toml")
+    assert "cannot be read" in complaint(file=tmp_path)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
+    assert "is not TOML" in complaint(file=tmp_path / "x.toml")
+
+
+def test_the_constructor_checks_too():
+    with pytest.raises(RewireError, match="epochs: 0"):
+        Config(epochs=0)
+    with pytest.raises(RewireError, match="field of gradr: unknown 'alhpa'"):
+        Config(options={"alhpa": 1.0})
+
+
+def test_differences_name_what_decides_the_outcome():
+    config = Config(epochs=3)
+    assert config.differences(asdict(config)) == []
+    assert config.differences(asdict(Config(epochs=3, data_dir="elsewhere", threads=2))) == []
+    other = asdict(Config(epochs=4, options={"alpha": 0.5}))
+    assert config.differences(other) == ["epochs", "options"]
