@@ -15,14 +15,14 @@ from rewire.targets import Layer
 
 @dataclass(kw_only=True)
 class DeepR(Masked):
-    """Noisy descent on present synapses; one that turns negative is replaced by a random dormant one.
+    """Noisy descent on present synapses; a random dormant one replaces each that turns negative.
 
     With ``w = s theta`` and s = +-1 fixed, for present synapses (Algorithm 1)::
 
         theta <- theta - lr (dL/dtheta + alpha) + sqrt(2 lr temperature) nu,   nu ~ N(0, 1)
 
-    Those with theta < 0 go; as many are drawn among the dormant and start at theta = 0, so the count
-    of every layer is exact after every step.
+    Those with theta < 0 go dormant; as many of the dormant are drawn and start at theta = 0, so the
+    count of every layer is exact after every step.
     """
 
     name = "deepr"
@@ -37,7 +37,7 @@ class DeepR(Masked):
         check(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
 
     def init(self, layers: Sequence[Layer]) -> None:
-        """Start from the strongest weights: a random draw on a fresh net, a good one on a trained net."""
+        """Start from the strongest weights: random on a fresh net, a good choice on a trained."""
         for layer in layers:
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
@@ -54,6 +54,5 @@ class DeepR(Masked):
                 drift -= noise * math.sqrt(2 * layer.lr * self.temperature)
             weight.sub_(drift)
             dropped = mask & (weight * sign < 0)
-            dormant = ~mask
-            mask &= ~dropped
-            self.regrow_(layer, pick(dormant, int(dropped.sum()), generator))
+            mask &= ~dropped  # they may be drawn again: at connectivity 1 there are no others
+            self.regrow_(layer, pick(~mask, int(dropped.sum()), generator))

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rewire.asked import asked
+from rewire.cut import levels, wire
 from rewire.errors import RewireError, check
 from rewire.method import Latent, warn_of_weight_decay
+from rewire.schedules import cubic
 from rewire.targets import Layer
 
 
@@ -36,15 +39,32 @@ class GradR(Latent):
 
     The optimizer moves ``u = s theta`` with dL/dw. For any sign-equivariant optimizer this equals
     moving theta with s dL/dw, and the prior stays outside Adam's moments.
+
+    Steered (`connectivity` instead of `alpha`): the drift common to all theta is no constant but
+    solved from their distribution, so that the share above 0 follows ``c + (1 - c)(1 - x)^3`` and
+    ends at c whatever the length of the run.
     """
 
     name = "gradr"
+    exclusive = ("alpha", "connectivity")
 
-    alpha: float = field(default=1e-3, metadata={"help": "penalty: the prior's pull on every theta"})
+    alpha: float | None = field(default=None, metadata={"help": "penalty: the prior's pull on every theta"})
     sparsity: float = field(default=0.95, metadata={"help": "the paper's p, which sets mu; at least 0.5"})
+    connectivity: float | None = asked(None, "asked share of synapses; left out: alpha decides")
+    ramp: float = field(default=0.6, metadata={"help": "steered: share of the run to the asked share"})
+    every: int = field(default=4, metadata={"help": "steered: steps between solutions for the drift"})
 
     def __post_init__(self) -> None:
-        check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
+        if self.alpha is not None and self.asked is not None:
+            raise RewireError("alpha: give either alpha or connectivity, not both")
+        if self.asked is not None:
+            check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
+        elif self.alpha is None:
+            self.alpha = 1e-3
+        if self.alpha is not None:
+            check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
+        check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
+        check(self.every >= 1, "every", self.every, "1 or more")
         check(
             0.5 <= self.sparsity < 1,
             "sparsity",
@@ -64,10 +84,21 @@ class GradR(Latent):
 
     def before_step(self, layers: Sequence[Layer]) -> None:
         """Apply the prior to theta as it was before the step; the optimizer adds its own move."""
+        if self.alpha is None:
+            return
         mu = laplace_location(self.sparsity, self.alpha)
         for layer in layers:
             latent, sign = layer.weight, layer.state["sign"]
             latent.sub_(sign * torch.sign(latent * sign - mu) * (layer.lr * self.alpha))
+
+    def after_step(self, layers: Sequence[Layer]) -> None:
+        """Where steered, let all theta drift alike, as far as the asked share needs."""
+        if self.asked is None or not (self.step % self.every == 0 or self.crosses(1.0)):
+            return
+        thetas = [layer.state["latent"] * layer.state["sign"] for layer in layers]
+        masks = wire(layers, thetas, lambda x: cubic(self.progress / self.ramp, 1.0, self.share(x)))
+        for layer, level in zip(layers, levels(thetas, masks), strict=True):
+            layer.state["latent"].sub_(layer.state["sign"] * level)
 
     def project(self, layer: Layer) -> Tensor:
         """``w = s relu(s u)``."""

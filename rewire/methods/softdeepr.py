@@ -8,27 +8,31 @@ import torch
 from torch import Tensor
 
 from rewire.errors import check
+from rewire.masks import forget_
 from rewire.method import Latent
 from rewire.targets import Layer
 
 
 @dataclass(kw_only=True)
 class SoftDeepR(Latent):
-    """Deep R without a fixed count: dormant synapses walk at random and come back when they cross 0.
+    """Deep R without a fixed count: the dormant walk at random and come back when they cross 0.
 
     ``w = s relu(theta)``, s = +-1 fixed (Algorithm 2)::
 
-        present:  theta <- theta - lr (dL/dtheta + alpha) + sqrt(2 lr temperature) nu
-        dormant:  theta <- max(theta_min, theta + sqrt(2 lr temperature) nu)
+        theta >= 0:  theta <- theta - lr (dL/dtheta + alpha) + sqrt(2 lr temperature) nu
+        theta < 0:   theta <- theta + sqrt(2 lr temperature) nu
 
-    How many synapses are left follows from alpha, temperature and theta_min.
+    and no theta sinks below theta_min; one that comes back starts with fresh moments. How many
+    synapses are left follows from alpha, temperature and theta_min.
     """
 
     name = "softdeepr"
 
     alpha: float = field(default=1e-2, metadata={"help": "L1 penalty on present synapses"})
     temperature: float = field(default=1e-7, metadata={"help": "of the noise; 0 switches it off"})
-    theta_min: float = field(default=-0.01, metadata={"help": "floor of dormant synapses, negative"})
+    theta_min: float = field(
+        default=-0.01, metadata={"help": "floor of dormant synapses, negative"}
+    )
 
     def __post_init__(self) -> None:
         check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
@@ -57,9 +61,13 @@ class SoftDeepR(Latent):
             if self.temperature:
                 noise.normal_(generator=self.draws(latent.device))
                 noise *= math.sqrt(2 * layer.lr * self.temperature)
-            moved = latent * sign - layer.lr * self.alpha + noise
-            theta = torch.where(before > 0, moved, (before + noise).clamp_(min=self.theta_min))
+            active = before >= 0
+            moved = torch.where(active, latent * sign - layer.lr * self.alpha, before) + noise
+            theta = moved.clamp_(min=self.theta_min)
             latent.copy_(theta * sign)
+            regrown = ~active & (theta >= 0)
+            if regrown.any():
+                forget_(layer.optimizer, layer.weight, regrown, active & (theta > 0))
 
     def project(self, layer: Layer) -> Tensor:
         """``w = s relu(theta)``."""

@@ -1,0 +1,207 @@
+"""The frontier: data set x method x connectivity x seed as a list of jobs that can be stopped.
+
+Each job is one `rewire train` in a process of its own and leaves an ordinary run directory. The
+same command again runs only what is missing and goes on with what was cut short.
+"""
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rewire.config import Config, flag, method_fields, resolve
+from rewire.errors import RewireError, check, unknown
+from rewire.methods import METHODS
+from rewire.rundir import RunDir, replacing
+
+FRONTIER, LOGS = "frontier.json", "logs"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of the list; `connectivity` is None for the dense baseline."""
+
+    dataset: str
+    method: str
+    connectivity: float | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The run directory's name, which tells the job."""
+        share = "" if self.connectivity is None else f"-{self.connectivity:g}"
+        return f"{self.dataset}-{self.method}{share}-seed{self.seed}"
+
+    def flags(self) -> dict[str, str]:
+        """What this job sets on the command line."""
+        own = {"dataset": self.dataset, "method": self.method, "seed": str(self.seed)}
+        return (
+            own if self.connectivity is None else {**own, "connectivity": f"{self.connectivity:g}"}
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job; a failed one has `error` and no figures."""
+
+    job: Job
+    accuracy: float | None = None
+    reached: float | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+
+def plan(
+    datasets: Iterable[str], methods: Iterable[str], shares: Sequence[float], seeds: int
+) -> list[Job]:
+    """Return the jobs, the first seed of everything before the second; dense needs no share."""
+    check(seeds >= 1, "seeds", seeds, "1 or more")
+    for share in shares:
+        check(0 < share <= 1, "connectivity", share, "in (0, 1]")
+    jobs = []
+    for seed, dataset, method in product(range(seeds), datasets, methods):
+        if method not in METHODS:
+            raise unknown("methods", method, METHODS)
+        if method == "dense":
+            jobs.append(Job(dataset, method, None, seed))
+        elif "connectivity" not in method_fields(method):
+            raise RewireError(f"methods: {method} takes no connectivity, so it has no frontier")
+        else:
+            jobs += [Job(dataset, method, share, seed) for share in shares]
+    return jobs
+
+
+def run(
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    preset: str | None = None,
+    file: str | None = None,
+    flags: Mapping[str, str] | None = None,
+    workers: int = 1,
+    told: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Do what is missing, `workers` at a time; return the outcome of every job, in order."""
+    check(workers >= 1, "jobs", workers, "1 or more")
+    given = {key: value for key, value in (("preset", preset), ("config", file)) if value}
+    configs = [resolve(preset, file, {**(flags or {}), **job.flags()}) for job in jobs]
+    for job, config in zip(jobs, configs, strict=True):
+        refuse_other_settings(out / job.name, config)
+    out.mkdir(parents=True, exist_ok=True)
+
+    def do(job: Job) -> Outcome:
+        outcome = train(job, out, {**given, **(flags or {}), **job.flags()})
+        told(outcome)
+        return outcome
+
+    with ThreadPoolExecutor(workers) as pool:
+        outcomes = list(pool.map(do, jobs))
+    save(out, outcomes)
+    return outcomes
+
+
+def refuse_other_settings(folder: Path, config: Config) -> None:
+    """Raise if the directory holds a run of other settings: a frontier compares like with like."""
+    if folder.exists():
+        if differing := config.differences(asdict(RunDir.open(folder).config())):
+            raise RewireError(f"{folder}: was made with other settings: {', '.join(differing)}")
+
+
+def train(job: Job, out: Path, flags: Mapping[str, str]) -> Outcome:
+    """Run or resume one job in its own process; its output goes to a log."""
+    folder = out / job.name
+    if not (folder.exists() and RunDir.open(folder).finished):
+        where = ["--resume", str(folder)] if folder.exists() else ["--out", str(folder)]
+        settings = [] if folder.exists() else [x for k, v in flags.items() for x in (flag(k), v)]
+        log = out / LOGS / f"{job.name}.txt"
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as file:
+            command = [sys.executable, "-m", "rewire", "train", *where, *settings]
+            code = subprocess.Popen(
+                command, stdout=file, stderr=file, preexec_fn=_die_with_parent
+            ).wait()
+        if code:
+            lines = log.read_text(errors="replace").strip().splitlines()
+            return Outcome(job, error=(lines or [f"exit code {code}"])[-1])
+    return outcome_of(job, folder)
+
+
+def outcome_of(job: Job, folder: Path) -> Outcome:
+    """Read a finished run's last epoch."""
+    rows = RunDir.open(folder).history()
+    last, seconds = rows[-1], sum(row["seconds"] for row in rows)
+    return Outcome(job, last["accuracy"], last["connectivity"], round(seconds, 1))
+
+
+def _die_with_parent() -> None:
+    """On Linux, let a worker save and stop when the frontier itself is killed."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+# ---------------------------------------------------------------------- what it shows
+
+
+@dataclass(frozen=True)
+class Point:
+    """The runs of one (data set, method, connectivity): mean and sample standard deviation."""
+
+    dataset: str
+    method: str
+    asked: float | None
+    reached: float
+    accuracy: float
+    deviation: float
+    seconds: float
+    n: int
+    failed: int
+
+
+def points(outcomes: Iterable[Outcome]) -> list[Point]:
+    """Group outcomes over seeds; a group in which all failed is left out."""
+    groups: dict[tuple, list[Outcome]] = {}
+    for outcome in outcomes:
+        job = outcome.job
+        groups.setdefault((job.dataset, job.method, job.connectivity), []).append(outcome)
+    return [_point(*key, group) for key, group in groups.items() if any(not x.error for x in group)]
+
+
+def _point(dataset: str, method: str, asked: float | None, group: list[Outcome]) -> Point:
+    done = [outcome for outcome in group if not outcome.error]
+    accuracies = [outcome.accuracy or 0.0 for outcome in done]
+    return Point(
+        dataset=dataset,
+        method=method,
+        asked=asked,
+        reached=statistics.fmean(outcome.reached or 0.0 for outcome in done),
+        accuracy=statistics.fmean(accuracies),
+        deviation=statistics.stdev(accuracies) if len(done) > 1 else 0.0,
+        seconds=statistics.fmean(outcome.seconds or 0.0 for outcome in done),
+        n=len(done),
+        failed=len(group) - len(done),
+    )
+
+
+def save(out: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write `frontier.json`: every run, and the points they make."""
+    content: dict[str, Any] = {
+        "runs": [{**asdict(x.job), "name": x.job.name, **_figures(x)} for x in outcomes],
+        "points": [asdict(point) for point in points(outcomes)],
+    }
+    with replacing(out / FRONTIER) as file:
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    figures = asdict(outcome)
+    del figures["job"]
+    return figures

@@ -1,0 +1,90 @@
+"""Budget: Grad R's idea under an exact synapse budget; our own. Ablations: docs/budget.md, https://arxiv.org/abs/2105.04916."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rewire.asked import asked
+from rewire.cut import SCOPES, wire
+from rewire.errors import check, unknown
+from rewire.method import Latent
+from rewire.schedules import cubic
+from rewire.targets import Layer
+
+
+@dataclass(kw_only=True)
+class Budget(Latent):
+    """Every synapse has a latent weight that feels the gradient; the strongest are the network.
+
+    ``w = u where |u| is among the count(progress) strongest of all layers, else 0``, and u moves
+    with dL/dw whether its synapse is present or not: an absent one returns, with either sign, as
+    soon as it outgrows a present one. The count follows ``c + (1 - c)(1 - x)^3``, x from 0 to 1 at
+    `ramp`, exactly, and is `connectivity` from there on.
+
+    Layers of n weights are compared by ``|u| / (rms n^balance)``, rms that of the layer's weights
+    at the start: scales of different layers mean nothing, and a small output layer must not lose
+    against a large hidden one.
+    """
+
+    name = "budget"
+
+    connectivity: float = asked(0.05)
+    ramp: float = field(
+        default=0.5, metadata={"help": "share of the run by which the budget is reached"}
+    )
+    every: int = field(default=8, metadata={"help": "steps between rewirings"})
+    fixed: float = field(
+        default=1.0, metadata={"help": "share of the run after which the wiring is fixed"}
+    )
+    floor: float = field(
+        default=0.1, metadata={"help": "least part of its even share a layer keeps"}
+    )
+    balance: float = field(
+        default=0.25, metadata={"help": "favour of small layers over large ones"}
+    )
+    scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
+
+    def __post_init__(self) -> None:
+        check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
+        check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
+        check(self.ramp <= self.fixed <= 1, "fixed", self.fixed, "in [ramp, 1]")
+        check(self.every >= 1, "every", self.every, "1 or more")
+        check(0 <= self.floor <= 1, "floor", self.floor, "in [0, 1]")
+        check(0 <= self.balance <= 1, "balance", self.balance, "in [0, 1]")
+        if self.scope not in SCOPES:
+            raise unknown("scope", self.scope, SCOPES)
+
+    def init(self, layers: Sequence[Layer]) -> None:
+        """Begin dense."""
+        for layer in layers:
+            layer.state["latent"] = layer.weight.detach().clone()
+            layer.state["mask"] = torch.ones_like(layer.weight, dtype=torch.bool)
+            rms = layer.weight.detach().square().mean().sqrt()
+            rms = torch.where(rms > 0, rms, 1.0)  # a layer that starts at 0 has no scale yet
+            layer.state["scale"] = rms * layer.weight.numel() ** self.balance
+
+    def after_step(self, layers: Sequence[Layer]) -> None:
+        """Let all latents compete for the places there are now."""
+        due = self.step % self.every == 0 and self.progress <= self.fixed
+        if not (due or self.crosses(self.ramp)):
+            return
+        layers = self._open = list(self._layers)  # also those that had no gradient
+        now = {x.name: cubic(self.progress / self.ramp, 1.0, self.share(x)) for x in layers}
+        strengths = [self.strength(layer) for layer in layers]
+        masks = wire(layers, strengths, lambda x: now[x.name], self.scope, self.floor)
+        for layer, mask in zip(layers, masks, strict=True):
+            layer.state["mask"].copy_(mask)
+
+    def strength(self, layer: Layer) -> Tensor:
+        """Return ``|u| / (rms n^balance)``, the rms and size of the layer at the start."""
+        return layer.state["latent"].abs().div_(layer.state["scale"])
+
+    def mask(self, layer: Layer) -> Tensor:
+        """Return the chosen ones, even one whose latent happens to be 0."""
+        return layer.state["mask"]
+
+    def project(self, layer: Layer) -> Tensor:
+        """``w = u mask``."""
+        return layer.state["latent"] * layer.state["mask"]
