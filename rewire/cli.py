@@ -28,6 +28,7 @@ from rewire.config import (
 from rewire.errors import RewireError, check, unknown
 
 if TYPE_CHECKING:
+    from rewire.frontier import Outcome, Point
     from rewire.train import Epoch, Result, Step
 
 HELP = """\
@@ -96,26 +97,33 @@ def train(arguments: Sequence[str]) -> None:
 
 def train_parser() -> Parser:
     """Return the parser with a flag for each setting and each method's field."""
-    from rewire.methods import METHODS
-
     parser = Parser("train", train.__doc__ or "")
-    parser.add_argument("--preset", help=f"start from {', '.join(sorted(presets()))} (digits)")
-    parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
     parser.add_argument("--out", metavar="DIR", help="run directory (runs/<dataset>-<method>-<n>)")
     parser.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped")
+    add_settings(parser)
+    return parser
+
+
+def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
+    """Add a flag for each setting and each method's field, except those in `but`."""
+    from rewire.methods import METHODS
+
+    parser.add_argument("--preset", help=f"start from {', '.join(sorted(presets()))} (digits)")
+    parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
     group = parser.add_argument_group("settings")
     for key, rule in settings().items():
-        add_flag(group, key, f"{rule.metadata['help']} ({shown(rule.default)})", rule.type is bool)
+        if key not in but:
+            about = f"{rule.metadata['help']} ({shown(rule.default)})"
+            add_flag(group, key, about, rule.type is bool)
     group = parser.add_argument_group("fields of the method")
     owners: dict[str, list[str]] = {}
     for method in METHODS:
-        for key in method_fields(method):
+        for key in method_fields(method).keys() - set(but):
             owners.setdefault(key, []).append(method)
     for key, methods in sorted(owners.items()):
         rules = [method_fields(method)[key] for method in methods]
         about = f"{', '.join(methods)}: {rules[0].metadata.get('help', '')}"
         add_flag(group, key, about, all(rule.type is bool for rule in rules))
-    return parser
 
 
 def add_flag(group: Any, key: str, about: str, switch: bool) -> None:
@@ -243,6 +251,81 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value or "none")
+
+
+# ---------------------------------------------------------------------- frontier
+
+
+def frontier(arguments: Sequence[str]) -> None:
+    """Train methods x connectivities x seeds; the same command again does only what is missing."""
+    parser = Parser("frontier", frontier.__doc__ or "")
+    parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list")
+    parser.add_argument("--connectivity", default="0.25,0.05,0.01", help="comma list of shares")
+    parser.add_argument("--seeds", default="3", help="seeds 0 to N-1")
+    parser.add_argument("--jobs", default="1", help="runs at a time; they share the cores")
+    parser.add_argument("--out", metavar="DIR", default="runs/frontier", help="(runs/frontier)")
+    add_settings(parser, but=("method", "connectivity", "seed", "dataset"))
+    parser.add_argument("--dataset", help="comma list (that of the preset)")
+    given = parser.read(arguments)
+    own = {key: given.pop(key) for key in ("methods", "connectivity", "seeds", "jobs", "out")}
+    preset, file, sets = (given.pop(key) for key in ("preset", "config", "dataset"))
+    from rewire import frontier as front
+
+    base = resolve(preset, file, {})
+    shares = [number("connectivity", text) for text in own["connectivity"].split(",")]
+    jobs = front.plan(
+        (sets or base.dataset).split(","),
+        own["methods"].split(","),
+        shares,
+        whole("seeds", own["seeds"]),
+    )
+    out = front.Path(own["out"])
+    outcomes = front.run(
+        jobs,
+        out,
+        preset=preset,
+        file=file,
+        flags=given,
+        workers=whole("jobs", own["jobs"]),
+        told=print_outcome,
+    )
+    points = front.points(outcomes)
+    print_points(points)
+    print(f"frontier: {out / front.FRONTIER}, {', '.join(map(str, front.draw_all(points, out)))}")
+    if failed := [outcome for outcome in outcomes if outcome.error]:
+        first = failed[0]
+        raise ArithmeticError(
+            f"{len(failed)} of {len(jobs)} runs failed; {first.job.name}: {first.error}"
+        )
+
+
+def print_outcome(outcome: "Outcome") -> None:
+    """Print a line when a run of the list has ended."""
+    if outcome.error:
+        print(f"{outcome.job.name}  failed: {outcome.error}", flush=True)
+        return
+    accuracy, reached = percent(outcome.accuracy or 0.0), percent(outcome.reached or 0.0)
+    print(
+        f"{outcome.job.name}  accuracy {accuracy}  connectivity {reached}  {outcome.seconds:.1f} s",
+        flush=True,
+    )
+
+
+def print_points(points: "Sequence[Point]") -> None:
+    """Print mean and deviation over seeds, asked and reached."""
+    rows = [
+        (
+            point.dataset,
+            point.method,
+            "" if point.asked is None else percent(point.asked),
+            percent(point.reached),
+            f"{100 * point.accuracy:.2f} ± {100 * point.deviation:.2f}",
+            f"{point.n}" + (f" ({point.failed} failed)" if point.failed else ""),
+            f"{point.seconds:.0f} s",
+        )
+        for point in points
+    ]
+    print_table(("data set", "method", "asked", "reached", "accuracy %", "n", "time"), rows)
 
 
 # ---------------------------------------------------------------------- the other commands
@@ -506,6 +589,7 @@ def number(name: str, text: str) -> float:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "eval": evaluate,
+    "frontier": frontier,
     "methods": methods,
     "data": data,
     "export": export,

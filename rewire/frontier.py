@@ -5,6 +5,7 @@ same command again runs only what is missing and goes on with what was cut short
 """
 
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rewire.config import Config, flag, method_fields, resolve
+from rewire.config import Config, flag, method_fields, resolve, settings
 from rewire.errors import RewireError, check, unknown
 from rewire.methods import METHODS
 from rewire.rundir import RunDir, replacing
@@ -39,9 +40,11 @@ class Job:
         share = "" if self.connectivity is None else f"-{self.connectivity:g}"
         return f"{self.dataset}-{self.method}{share}-seed{self.seed}"
 
-    def flags(self) -> dict[str, str]:
-        """What this job sets on the command line."""
-        own = {"dataset": self.dataset, "method": self.method, "seed": str(self.seed)}
+    def settings(self, shared: Mapping[str, str]) -> dict[str, str]:
+        """Return its flags: of the shared ones those its method takes, then its own."""
+        taken = {*settings(), *method_fields(self.method)}
+        own = {key: value for key, value in shared.items() if key in taken}
+        own |= {"dataset": self.dataset, "method": self.method, "seed": str(self.seed)}
         return (
             own if self.connectivity is None else {**own, "connectivity": f"{self.connectivity:g}"}
         )
@@ -91,13 +94,14 @@ def run(
     """Do what is missing, `workers` at a time; return the outcome of every job, in order."""
     check(workers >= 1, "jobs", workers, "1 or more")
     given = {key: value for key, value in (("preset", preset), ("config", file)) if value}
-    configs = [resolve(preset, file, {**(flags or {}), **job.flags()}) for job in jobs]
-    for job, config in zip(jobs, configs, strict=True):
-        refuse_other_settings(out / job.name, config)
+    shared = {"threads": str(max(1, (os.cpu_count() or 1) // workers)), **(flags or {})}
+    refuse_unused(shared, jobs)
+    for job in jobs:
+        refuse_other_settings(out / job.name, resolve(preset, file, job.settings(shared)))
     out.mkdir(parents=True, exist_ok=True)
 
     def do(job: Job) -> Outcome:
-        outcome = train(job, out, {**given, **(flags or {}), **job.flags()})
+        outcome = train(job, out, {**given, **job.settings(shared)})
         told(outcome)
         return outcome
 
@@ -105,6 +109,13 @@ def run(
         outcomes = list(pool.map(do, jobs))
     save(out, outcomes)
     return outcomes
+
+
+def refuse_unused(flags: Mapping[str, str], jobs: Sequence[Job]) -> None:
+    """Raise for a flag that none of the methods takes."""
+    taken = {*settings(), *(key for job in jobs for key in method_fields(job.method))}
+    for key in flags.keys() - taken:
+        raise RewireError(f"{flag(key)}: none of the methods takes it")
 
 
 def refuse_other_settings(folder: Path, config: Config) -> None:
@@ -119,11 +130,11 @@ def train(job: Job, out: Path, flags: Mapping[str, str]) -> Outcome:
     folder = out / job.name
     if not (folder.exists() and RunDir.open(folder).finished):
         where = ["--resume", str(folder)] if folder.exists() else ["--out", str(folder)]
-        settings = [] if folder.exists() else [x for k, v in flags.items() for x in (flag(k), v)]
+        given = [] if folder.exists() else [x for k, v in flags.items() for x in (flag(k), v)]
         log = out / LOGS / f"{job.name}.txt"
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as file:
-            command = [sys.executable, "-m", "rewire", "train", *where, *settings]
+            command = [sys.executable, "-m", "rewire", "train", *where, *given]
             code = subprocess.Popen(
                 command, stdout=file, stderr=file, preexec_fn=_die_with_parent
             ).wait()
@@ -189,6 +200,17 @@ def _point(dataset: str, method: str, asked: float | None, group: list[Outcome])
         n=len(done),
         failed=len(group) - len(done),
     )
+
+
+def draw_all(points: Sequence[Point], out: Path) -> list[Path]:
+    """Draw each data set's frontier; return the files."""
+    from rewire.frontier_plot import draw
+
+    paths = []
+    for dataset in dict.fromkeys(point.dataset for point in points):
+        paths += (own := [out / f"frontier-{dataset}.{kind}" for kind in ("svg", "png")])
+        draw(points, dataset, own)
+    return paths
 
 
 def save(out: Path, outcomes: Sequence[Outcome]) -> None:

@@ -7,22 +7,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from rewire.cut import count_of
 from rewire.errors import unknown
 
 ALLOCATIONS = ("uniform", "erk", "global")
-
-
-def top(scores: Tensor, count: int) -> Tensor:
-    """Return the mask of the `count` highest scores; ties go to the lower index, so it is exact."""
-    if count <= 0 or count >= scores.numel():
-        return torch.full_like(scores, count > 0, dtype=torch.bool)
-    flat = scores.flatten()
-    # kthvalue on the CPU is a selection, not a sort
-    least = flat.kthvalue(flat.numel() - count + 1).values
-    mask = flat > least
-    ties = (flat == least).nonzero().flatten()
-    mask[ties[: count - int(mask.sum())]] = True
-    return mask.view_as(scores)
 
 
 def pick(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -32,11 +20,6 @@ def pick(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
     chosen = torch.zeros(allowed.numel(), dtype=torch.bool, device=allowed.device)
     chosen[places[order[:count]]] = True
     return chosen.view_as(allowed)
-
-
-def count_of(connectivity: float, total: int) -> int:
-    """Return the synapses that `connectivity` asks of `total`, never none."""
-    return min(total, max(1, round(connectivity * total)))
 
 
 def allocate(

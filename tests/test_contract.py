@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from rewire import METHODS, RewireError
-from rewire.masks import count_of
+from rewire.cut import count_of
 
 TOTAL = 24
 OPTIMIZERS = {

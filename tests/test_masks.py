@@ -10,7 +10,9 @@ from torch import nn
 from torch.optim import SGD, Adadelta, Adam, RMSprop
 
 from rewire import RewireError
-from rewire.masks import allocate, count_of, forget_, median_of, pick, share_out, top, turnover
+from rewire.cut import count_of
+from rewire.cut import strongest as top
+from rewire.masks import allocate, forget_, median_of, pick, share_out, turnover
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 scores = st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 0.5, 1.0, math.inf]), min_size=1)

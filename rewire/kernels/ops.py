@@ -24,7 +24,7 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _tile(channels: int, size: int = TILE) -> dict[str, int]:
+def _tile(channels: int, size: int) -> dict[str, int]:
     width = min(1 << (channels - 1).bit_length(), WIDEST)
     return {"ROWS": max(1, size // width), "WIDTH": width}
 
@@ -87,7 +87,7 @@ def fire(
     norm = mean, variance, weight, bias
     if pool:
         channels, pooled_total = x.shape[-1], winners.numel()
-        tile = _tile(channels)
+        tile = _tile(channels, TILE)
         rows = pooled_total // channels
         grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
         sizes = total, pooled_total, channels, x.shape[1], x.shape[2], eps
@@ -95,7 +95,7 @@ def fire(
             programs.fire_and_pool[grid](x, *norm, spikes, winners, *sizes, **flags, **tile)
         return spikes, winners
     channels = _channels(x, mean)
-    tile = _tile(channels)
+    tile = _tile(channels, TILE)
     rows = _ceil(total, channels)
     grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
     flags["NORM"] = mean is not None

@@ -32,9 +32,10 @@ def _channel(pointer, column, channels):
 @triton.jit
 def _load(pointer, offset, inside, total, TIME: tl.constexpr):
     """Load all time steps before the first is used, so that the reads overlap."""
+    stride = tl.cast(total, tl.int64)  # the last step of a large batch lies beyond 2^31
     values = ()
     for t in tl.static_range(TIME):
-        values = values + (tl.load(pointer + t * total + offset, mask=inside, other=0.0),)
+        values = values + (tl.load(pointer + t * stride + offset, mask=inside, other=0.0),)
     return values
 
 
@@ -155,7 +156,7 @@ def fire(
         m = _charge(u, current, GAIN, REST, LEAKY)
         u = tl.where(m >= THRESHOLD, REST, m)
         spike = tl.where(m >= THRESHOLD, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
-        tl.store(spike_ptr + t * total + offset, spike, mask=inside)
+        tl.store(spike_ptr + t * tl.cast(total, tl.int64) + offset, spike, mask=inside)
 
 
 @triton.jit
@@ -199,7 +200,7 @@ def fire_and_pool(
     tl.store(winner_ptr + offset, winner, mask=inside)
     for t in tl.static_range(TIME):
         spike = tl.where(((fired >> (2 * t)) & 1) == 1, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
-        tl.store(spike_ptr + t * pooled_total + offset, spike, mask=inside)
+        tl.store(spike_ptr + t * tl.cast(pooled_total, tl.int64) + offset, spike, mask=inside)
 
 
 @triton.jit
@@ -272,7 +273,8 @@ def fire_backward(
                 dy = carry * GAIN
                 if NORM:
                     dy = (dy - level - (xs[t].to(tl.float32) - mean) * slope) * scale
-                tl.store(dx_ptr + t * total + offset, dy.to(dx_ptr.dtype.element_ty), mask=inside)
+                here = dx_ptr + t * tl.cast(total, tl.int64) + offset
+                tl.store(here, dy.to(dx_ptr.dtype.element_ty), mask=inside)
         if STATIC:
             if REDUCE:
                 sum_dy += static_dy

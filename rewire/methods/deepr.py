@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 
 from rewire.asked import asked
+from rewire.cut import count_of, strongest
 from rewire.errors import check
-from rewire.masks import count_of, pick, top
+from rewire.masks import pick
 from rewire.method import Masked
 from rewire.targets import Layer
 
@@ -41,7 +42,9 @@ class DeepR(Masked):
         for layer in layers:
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
-            layer.state["mask"] = top(weight.abs(), count_of(self.share(layer), weight.numel()))
+            layer.state["mask"] = strongest(
+                weight.abs(), count_of(self.share(layer), weight.numel())
+            )
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Add penalty and noise, drop what turned negative, regrow as many at random."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rewire.asked import asked
-from rewire.cut import strongest, wire
+from rewire.cut import count_of, strongest, wire
 from rewire.errors import check, unknown
-from rewire.masks import ALLOCATIONS, allocate, count_of
+from rewire.masks import ALLOCATIONS, allocate
 from rewire.method import Masked
 from rewire.targets import Layer
 

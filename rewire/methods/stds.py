@@ -39,11 +39,16 @@ class Stds(Latent):
         if self.limit is not None and self.asked is not None:
             raise RewireError("limit: give either limit or connectivity, not both")
         if self.limit is None and self.asked is None:
-            self.asked = 0.05
+            self.connectivity = 0.05
         if self.limit is not None:
             check(0 <= self.limit < math.inf, "limit", self.limit, "a finite number, 0 or more")
         else:
-            check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
+            check(
+                self.asked is not None and 0 < self.asked <= 1,
+                "connectivity",
+                self.asked,
+                "in (0, 1]",
+            )
         check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
         check(self.every >= 1, "every", self.every, "1 or more")
         if self.shape not in SHAPES:

@@ -1,0 +1,138 @@
+"""Run directories as the report sees them: whatever is damaged is said, and stops nothing."""
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rewire.config import Config
+from rewire.errors import RewireError
+from rewire.rundir import CONFIG, ENV, METRICS, RunDir
+from rewire.traces import Traces
+
+DEPTH = 3  # folders below the one given in which runs are looked for
+
+
+@dataclass
+class Run:
+    """One run; `problem` says in a line why some of it is missing."""
+
+    path: Path
+    config: Config | None = None
+    env: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    finished: bool = False
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+        return self.path.name
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The line of the last epoch."""
+        return self.history[-1] if self.history else {}
+
+    @property
+    def state(self) -> str:
+        """One word for the table."""
+        if self.problem:
+            return "damaged"
+        return "finished" if self.finished else "unfinished"
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """What the last traced epoch cost and how it fired."""
+        found = (row["measured"] for row in reversed(self.history) if row.get("measured"))
+        return next(found, {})
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is anything to draw."""
+        return self.config is not None and bool(self.history)
+
+    @cached_property
+    def traces(self) -> Traces | None:
+        """The distributions, read when a figure asks for them."""
+        try:
+            arrays = RunDir(self.path).load_traces()
+            return Traces.of(arrays) if arrays else None
+        except (RewireError, KeyError, ValueError):
+            return None
+
+    @property
+    def knob(self) -> str:
+        """What sets it apart within its method: the penalty or the connectivity asked for."""
+        if self.config is None:
+            return ""
+        if self.config.asked is not None:
+            return f"{100 * self.config.asked:g} %"
+        alpha = self.config.options.get("alpha")
+        return "" if alpha is None else f"α = {alpha:g}"
+
+    @property
+    def label(self) -> str:
+        """Method and knob, for legends."""
+        return f"{self.config.method} {self.knob}".strip() if self.config else self.name
+
+    @property
+    def command(self) -> str:
+        """The command that made it, else one that repeats it from its config."""
+        words = self.env.get("command")
+        if isinstance(words, list) and len(words) > 1:
+            return shlex.join(["rewire", *map(str, words[1:])])
+        return shlex.join(["rewire", "train", "--config", str(self.path / CONFIG)])
+
+
+def load(path: str | Path) -> Run:
+    """Read one run directory, as far as it can be read."""
+    run = Run(Path(path))
+    folder = RunDir(run.path)
+    problems = []
+    try:
+        run.config = RunDir.open(run.path).config()
+    except RewireError as error:
+        problems.append(str(error))
+    try:
+        run.history = [row for row in folder.history() if _whole(row)]
+    except (RewireError, OSError) as error:
+        problems.append(str(error))
+    try:
+        env = json.loads((run.path / ENV).read_text("utf-8"))
+        run.env = env if isinstance(env, dict) else {}
+    except (OSError, ValueError):
+        problems.append(f"{ENV}: is missing or damaged")
+    run.finished = folder.finished
+    run.problem = "; ".join(problems)
+    return run
+
+
+def _whole(row: Any) -> bool:
+    needed = ("epoch", "accuracy", "connectivity", "seconds")
+    return isinstance(row, dict) and all(isinstance(row.get(key), int | float) for key in needed)
+
+
+def find(paths: Iterable[str | Path]) -> list[Run]:
+    """Return the runs at or under each path, by name; a path without any is the user's mistake."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        here = list(_under(path, DEPTH))
+        if not here:
+            raise RewireError(
+                f"{path}: holds no run; make one with `rewire train --out {path}/mine`"
+            )
+        found.update(dict.fromkeys(here))
+    return [load(path) for path in found]
+
+
+def _under(path: Path, depth: int) -> Sequence[Path]:
+    if (path / CONFIG).is_file() or (path / METRICS).is_file():
+        return [path]
+    if depth == 0 or not path.is_dir():
+        return []
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return [run for folder in folders for run in _under(folder, depth - 1)]

@@ -1,0 +1,151 @@
+"""Throw damaged files and odd networks at the reader and the kernels.
+
+    python hammer.py CASES SEED [LIBRARY]
+
+Every case is a packed file of a random network, half of them damaged. Reading must end in a
+network or in a RewireError; a network that is read must run, and all kernels fire alike. LIBRARY is
+another build of the kernels; under AddressSanitizer one byte out of bounds ends the process.
+"""
+
+import json
+import random
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rewire.errors import RewireError
+from rewire.export import packed
+from rewire.export.structure import Network, Neuron, Pool, Stage
+from rewire.runtime import Runtime
+from rewire.runtime.library import bind, installed, paths
+
+
+def random_network(rng: random.Random) -> Network:
+    """Return a network of small, odd sizes."""
+    draw = np.random.default_rng(rng.getrandbits(32))
+    shape = (rng.randint(1, 3), rng.randint(1, 12), rng.choice([1, 5, 15, 16, 17, 33, 63, 64, 65]))
+    stages, place = [], shape
+    for number in range(rng.randint(0, 2)):
+        kernel = (rng.randint(1, min(4, place[1])), rng.randint(1, min(4, place[2])))
+        weights = (rng.randint(1, 4), place[0], *kernel)
+        pool = Pool(rng.choice(["max", "sum"]), rng.randint(2, 3)) if rng.random() < 0.5 else None
+        stage = random_stage(rng, draw, f"conv{number}", weights, rng.randint(0, min(kernel) - 1))
+        try:
+            place = stage.geometry(place).neurons
+            if pool and pool.size <= min(place[1:]):
+                stage = Stage(**{**vars(stage), "pool": pool})
+                place = (place[0], place[1] // pool.size, place[2] // pool.size)
+        except RewireError:
+            break
+        stages.append(stage)
+    units, classes = int(np.prod(place)), rng.randint(1, 40)
+    stages.append(random_stage(rng, draw, "fc", (classes, units), 0))
+    if rng.random() < 0.3:
+        stages[-1] = Stage(**{**vars(stages[-1]), "neuron": None})
+    names = tuple(map(str, range(classes)))
+    steps = rng.randint(1, 4)
+    return Network(stages=tuple(stages), input_shape=shape, time_steps=steps, classes=names)
+
+
+def random_stage(rng, draw, name, shape, padding) -> Stage:
+    """Return synapses of any connectivity, none and all included."""
+    total = int(np.prod(shape))
+    kept = rng.choice([0, total, rng.randint(0, total)])
+    index = np.sort(draw.choice(total, kept, replace=False)).astype(np.int64)
+    return Stage(
+        name=name,
+        shape=shape,
+        index=index,
+        values=draw.normal(size=kept).astype(np.float32),
+        bias=draw.normal(size=shape[0]).astype(np.float32),
+        padding=padding,
+        neuron=Neuron(rng.choice([None, 1.0, 2.0, 3.0]), rng.choice([0.3, 1.0]), 0.0),
+    )
+
+
+def damage(content: bytes, rng: random.Random) -> bytes:
+    """Flip, cut or repeat bytes, or change one number of the header."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return content[: rng.randrange(len(content))]
+    if kind == 1:
+        at = rng.randrange(len(content))
+        return content[:at] + content[at : at + rng.randrange(64)] + content[at:]
+    if kind == 2:
+        spoiled = bytearray(content)
+        for _ in range(rng.randint(1, 8)):
+            spoiled[rng.randrange(len(spoiled))] = rng.randrange(256)
+        return bytes(spoiled)
+    return change_header(content, rng)
+
+
+def change_header(content: bytes, rng: random.Random) -> bytes:
+    """Put a wild number in place of one in the structure."""
+    size = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + size])
+    network = json.loads(header["__metadata__"]["network"])
+    places = list(numbers(network))
+    holder, key = rng.choice(places)
+    wild = [0, 1, -1, 2, 3, 7, 255, 2**16, 2**31, 2**33, 2**63, 10**30, 0.5, None, "x", [], True]
+    holder[key] = rng.choice(wild)
+    header["__metadata__"]["network"] = json.dumps(network)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + content[8 + size :]
+
+
+def numbers(record):
+    """Yield where the numbers of a nested record are."""
+    items = record.items() if isinstance(record, dict) else enumerate(record)
+    for key, value in items:
+        if isinstance(value, dict | list):
+            yield from numbers(value)
+        elif not isinstance(value, str):
+            yield record, key
+
+
+def run(path: Path, library, seed: int) -> None:
+    """Read the file; what can be read must run, alike on every path."""
+    try:
+        network = packed.read(path)
+        if np.prod(network.input_shape) > 2**14 or network.time_steps > 64:
+            return
+        runtimes = [
+            Runtime(network, kernels=kernels, library=library, threads=1 + seed % 3)
+            for kernels in paths(library)
+        ]
+        torch.manual_seed(seed)
+        images = torch.randn(1 + seed % 3, *network.input_shape)
+        found = [runtime(images) for runtime in runtimes]
+    except RewireError as refusal:
+        if "\n" in str(refusal):
+            raise
+        return
+    for outputs in found[1:]:
+        assert torch.equal(found[0], outputs)
+
+
+def main(cases: int, seed: int, library: str | None = None) -> None:
+    """Run the cases; any failure is an exception, or the end of the process."""
+    torch.set_num_threads(1)
+    kernels = bind(library) if library else installed()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        for case in range(seed, seed + cases):
+            rng = random.Random(case)
+            packed.write(random_network(rng), path, rng.choice(packed.VALUES))
+            if rng.random() < 0.5:
+                path.write_bytes(damage(path.read_bytes(), rng))
+            try:
+                run(path, kernels, case)
+            except Exception as error:
+                error.add_note(f"case {case}")
+                raise
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,152 @@
+"""What only a GPU can show: real sizes, the compiler's code, graph capture, equal bits."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rewire import kernels
+from rewire.kernels import fuse, ops
+from rewire.models import Spiking, build, excite_
+from rewire.neurons import LIF
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _auto():
+    kernels.use("auto")
+    yield
+    kernels.use("auto")
+
+
+def network() -> tuple[Spiking, Tensor, Tensor]:
+    """Return the paper's network, channels-last and firing, with a batch; dropout is off."""
+    torch.manual_seed(0)
+    model = build("cifar10-conv", time_steps=4, dropout=0.0).cuda()
+    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    images = torch.randn(16, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    excite_(model, images)
+    return model, images, torch.arange(16, device="cuda") % 10
+
+
+def loss_of(forward, images: Tensor, labels: Tensor) -> Tensor:
+    with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        output = forward(images)
+    return F.cross_entropy(10 * output.float().mean(0), labels)
+
+
+def far(a: Tensor, b: Tensor) -> float:
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_layer_of_the_real_size(dtype, static, pool):
+    torch.manual_seed(1)
+    x = torch.randn(1 if static else 8, 8, 32, 32, 256, device="cuda", dtype=dtype).movedim(-1, 2)
+    row = [nn.BatchNorm2d(256).cuda(), LIF(), *([nn.MaxPool2d(2)] if pool else [])]
+    nn.init.normal_(row[0].weight, 1.5, 0.3)
+    wide_row = [copy.deepcopy(layer).double() for layer in row]
+    x, wide = x.requires_grad_(), x.detach().double().requires_grad_()
+    spikes = fuse.run(row, x, 8)
+    truth = wide_row[0](wide.flatten(0, 1)).unflatten(0, wide.shape[:2])
+    truth = wide_row[1](truth.expand(8, *truth.shape[1:]))
+    if pool:
+        truth = wide_row[2](truth.flatten(0, 1)).unflatten(0, (8, 8))
+    assert (spikes != truth).double().mean() < 1e-5  # float32 decides at the threshold itself
+    grad = torch.randn_like(spikes)
+    got = torch.autograd.grad(spikes, [x, *row[0].parameters()], grad)
+    want = torch.autograd.grad(truth, [wide, *wide_row[0].parameters()], grad.double())
+    for a, b in zip(got, want, strict=True):
+        assert far(a, b) < 5e-3
+    for a, b in zip(row[0].buffers(), wide_row[0].buffers(), strict=True):
+        assert far(a, b) < 1e-5
+
+
+def test_more_currents_than_32_bits_can_count():
+    x = torch.full((17, 2**27), 1.5, device="cuda", dtype=torch.bfloat16)[:16]
+    x[:, -1] = 4.0
+    spikes = LIF()(x)
+    assert spikes[:, 0].tolist() == [0, 1] * 8  # m = 0.75, then 1.125
+    assert bool(spikes[:, -1].all())
+    assert bool((spikes[-1, :-1] == 1).all())
+
+
+def test_auto_takes_the_kernels():
+    model, images, _ = network()
+    assert kernels.fusible(images, 4)
+    assert sum(len(group) > 1 for group in fuse.groups(model)) == 6
+
+
+def test_network_learns_the_same_on_both_paths():
+    """Twelve steps of Adam: rounding makes the paths part, the loss must not."""
+    losses = {}
+    for path in ("triton", "torch"):
+        kernels.use(path)
+        model, images, labels = network()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss = loss_of(model, images, labels)
+            loss.backward()
+            optimizer.step()
+        losses[path] = loss.item()
+    assert losses["triton"] < 1.5
+    assert losses["triton"] == pytest.approx(losses["torch"], abs=0.3)
+
+
+def test_compiled_network():
+    model, images, labels = network()
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    loss = loss_of(compiled, images, labels)
+    expected = loss_of(twin, images, labels)
+    loss.backward()
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=0.05)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert far(model.fc2.weight.grad, twin.fc2.weight.grad) < 0.2
+
+
+def test_two_runs_are_equal_bit_for_bit():
+    torch.manual_seed(2)
+    x = torch.randn(8 * 16, 32, 32, 256, device="cuda", dtype=torch.bfloat16)
+    grad = torch.randn_like(x)
+    one = torch.ones(256, device="cuda")
+    runs = []
+    for _ in range(2):
+        norm = (*ops.statistics(x), one, one, 1e-5, True)
+        rest = (8, False, False, 2.0, 1.0, 0.0, "atan")
+        spikes, winners = ops.fire(x, *norm, *rest)
+        runs.append((*norm[:2], spikes, *ops.fire_backward(grad, winners, x, *norm, *rest)))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_whole_step_in_a_cuda_graph():
+    model, images, labels = network()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3, fused=True, capturable=True)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, images, labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        first = [step().item() for _ in range(3)]
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+    tracked = model.bn3.num_batches_tracked.item()
+    for _ in range(12):
+        graph.replay()
+    assert loss.item() < first[0] / 2
+    assert model.bn3.num_batches_tracked.item() == tracked + 12

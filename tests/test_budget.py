@@ -1,0 +1,173 @@
+"""Budget against a loop in plain Python: dense feedback, exact counts, a floor for every layer."""
+
+import copy
+import math
+
+import pytest
+import torch
+from reference import Task, Twin, blank, close, compete, path, pull, row, strongest
+from refusal import refused
+from torch import nn
+
+from rewire import METHODS
+
+Budget = METHODS["budget"]
+KINDS = {torch.optim.SGD: 3.0, torch.optim.Adam: 0.02}
+
+
+def sizes_of(u, scales):
+    return [[abs(x) / scale for x in layer] for layer, scale in zip(u, scales, strict=True)]
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.5])
+@pytest.mark.parametrize(("scope", "fixed"), [("global", 1.0), ("layer", 0.8)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_its_twin(kind, scope, fixed, balance):
+    task, steps, ramp, every, share = Task(6, 5, 3), 40, 0.5, 3, 0.2
+    twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
+    options = {"fixed": fixed, "scope": scope, "floor": 0.5, "balance": balance}
+    method = Budget(connectivity=share, ramp=ramp, every=every, **options)
+    method.attach(task.model, optimizer, total_steps=steps)
+    u, back = twin.read(), 0
+    roots = [math.sqrt(sum(x * x for x in layer) / len(layer)) for layer in u]
+    scales = [root * len(layer) ** balance for root, layer in zip(roots, u, strict=True)]
+    for step in range(1, steps + 1):
+        task.backward(step)
+        optimizer.step()
+        twin.write(blank(u, twin.masks))
+        g = twin.gradient(step)  # at the sparse weights, for every synapse
+        twin.write(u)
+        twin.move(g)
+        u = twin.read()
+        if (step % every == 0 and step <= fixed * steps) or step == ramp * steps:
+            now, sizes = path(step / steps / ramp, share), sizes_of(u, scales)
+            before = twin.masks
+            if scope == "global":
+                twin.masks = compete(sizes, now, floor=0.5)
+            else:
+                twin.masks = [strongest(s, max(1, round(now * len(s)))) for s in sizes]
+            pairs = zip(sum(before, []), sum(twin.masks, []), strict=True)
+            back += sum(after and not past for past, after in pairs)
+        assert [m.flatten().tolist() for m in method.masks().values()] == twin.masks
+        assert close(task.flat(), sum(blank(u, twin.masks), []), 1e-12)
+    assert sum(map(sum, twin.masks)) == 9
+    assert back > 0  # some came back
+
+
+def test_by_hand():
+    layer = row(0.5, -0.3, 0.2, 0.1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    method = Budget(connectivity=0.5, ramp=0.25, every=1)
+    method.attach(layer, optimizer, total_steps=4)
+    pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
+    assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.0, 0.0])
+    pull(layer, optimizer, 0.0, 0.0, 6.0, 0.0)
+    # the third falls from .2 to -.4 while absent, and comes back with the other sign
+    assert layer.weight.tolist()[0] == pytest.approx([0.5, 0.0, -0.4, 0.0])
+    pull(layer, optimizer, 0.0, 2.0, 0.0, 0.0)
+    # the second went on from -.3, where it was when it left
+    assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.5, 0.0, 0.0])
+
+
+def test_the_wiring_stays_after_fixed():
+    task = Task(6, 5, 3)
+    optimizer = torch.optim.SGD(task.weights, lr=1.0)
+    method = Budget(connectivity=0.3, every=1, ramp=0.2, fixed=0.5)
+    method.attach(task.model, optimizer, total_steps=40)
+    for step in range(40):
+        task.backward(step)
+        optimizer.step()
+        if step == 19:
+            assert method.stats()["pruned"] > 0
+    assert method.stats()["pruned"] == 0
+
+
+@pytest.mark.parametrize("options", [{"ramp": 1.0}, {"every": 10_000}, {"ramp": 0.01}])
+def test_late_rare_and_sudden_budgets_end_exactly(options):
+    task = Task(6, 5, 3)
+    optimizer = torch.optim.Adam(task.weights, lr=0.02)
+    method = Budget(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)
+    for step in range(10):
+        task.backward(step)
+        optimizer.step()
+    assert sum(int(m.sum()) for m in method.finish().values()) == 9
+
+
+def fading(floor):
+    """The counts of layers of 2000 and 400 weights at 5 % after the second shrank to dust."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(50, 40, bias=False), nn.Linear(40, 10, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    method = Budget(connectivity=0.05, floor=floor, ramp=1.0)
+    method.attach(model, optimizer, total_steps=1)
+    model[0].weight.grad = torch.zeros_like(model[0].weight)
+    model[1].weight.grad = model[1].weight.detach() * (1 - 1e-4)
+    optimizer.step()
+    return [int(mask.sum()) for mask in method.finish().values()]
+
+
+@pytest.mark.parametrize(("floor", "least"), [(0.5, 10), (0.1, 2), (0.0, 1)])
+def test_a_layer_that_fades_keeps_its_floor(floor, least):
+    assert fading(floor) == [120 - least, least]
+
+
+def test_a_layer_that_starts_at_zero_does_not_take_everything():
+    model = nn.ModuleDict({"zero": row(*[0.0] * 20), "used": row(*[0.5] * 20)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    method = Budget(connectivity=0.5, ramp=1.0).attach(model, optimizer, total_steps=1)
+    for layer in model.values():
+        layer.weight.grad = torch.ones_like(layer.weight)
+    optimizer.step()
+    assert [int(mask.sum()) for mask in method.finish().values()] == [1, 19]
+
+
+def test_layers_of_zeros_of_one_weight_and_without_gradient():
+    model = nn.ModuleDict({"used": row(0.0, 0.0, 0.0, 0.0), "idle": row(1.0, 2.0, 3.0, 4.0)})
+    model["one"] = row(0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = Budget(connectivity=0.25, ramp=0.5, scope="layer")
+    method.attach(model, optimizer, total_steps=2)
+    for _ in range(2):
+        pull(model["used"], optimizer, 0.0, 0.0, 0.0, -1.0)
+    assert model["idle"].weight.tolist() == [[0.0, 0.0, 0.0, 4.0]]
+    assert model["used"].weight.tolist()[0] == pytest.approx([0.0, 0.0, 0.0, 0.2])
+    assert [int(m.sum()) for m in method.finish().values()] == [1, 1, 1]
+
+
+def test_a_layer_may_have_a_share_of_its_own():
+    task = Task(6, 5, 3)
+    optimizer = torch.optim.SGD(task.weights, lr=0.1)
+    method = Budget(connectivity=0.2)
+    method.attach(task.model, optimizer, total_steps=4, targets={"layers.0": 0.5, "layers.1": 0.4})
+    for step in range(4):
+        task.backward(step)
+        optimizer.step()
+    assert [int(m.sum()) for m in method.finish().values()] == [15, 6]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_kept_is_dense_training_bit_for_bit(kind):
+    task = Task(6, 5, 3, dtype=torch.float32)
+    dense = copy.deepcopy(task)
+    optimizer, plain = kind(task.weights, lr=0.02), kind(dense.weights, lr=0.02)
+    Budget(connectivity=1.0, every=1).attach(task.model, optimizer, total_steps=20)
+    for step in range(20):
+        for each, mover in ((task, optimizer), (dense, plain)):
+            each.backward(step)
+            mover.step()
+    assert all(map(torch.equal, task.weights, dense.weights))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("connectivity", 0.0),
+        ("ramp", 0.0),
+        ("fixed", 0.2),
+        ("every", 0),
+        ("floor", 2),
+        ("scope", "x"),
+    ],
+)
+def test_a_wrong_value_is_named(field, value):
+    refused(lambda: Budget(**{field: value}), field, value)

@@ -1,0 +1,48 @@
+"""How often a weight is used, seen in one forward pass."""
+
+import pytest
+import torch
+from torch import nn
+
+from rewire.cost import Uses
+from rewire.targets import find_layers
+
+
+def watched(model, *shape):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    layers, _ = find_layers(model, [optimizer], lambda name, module: True)
+    for layer in layers:
+        layer.state["cost"] = torch.ones(())
+    uses = Uses(model, layers)
+    if shape:
+        model(torch.randn(shape))
+    uses.settle(layers)
+    return uses, {layer.name: layer.state["cost"].item() for layer in layers}, layers
+
+
+def test_a_convolution_is_used_at_every_position_of_its_output():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, stride=2), nn.Flatten())
+    model.append(nn.Linear(4 * 2 * 2, 10))
+    _, cost, layers = watched(model, 5, 2, 8, 8)
+    ratio = {name: value / cost["3.weight"] for name, value in cost.items()}
+    assert ratio == pytest.approx({"0.weight": 36, "1.weight": 4, "3.weight": 1}, rel=1e-5)
+    sizes = {layer.name: layer.weight.numel() for layer in layers}
+    mean = sum(cost[name] * size for name, size in sizes.items()) / sum(sizes.values())
+    assert mean == pytest.approx(1.0, rel=1e-5)
+
+
+def test_one_dimension_and_a_transposed_convolution_that_reads_each_input_once():
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ConvTranspose1d(2, 1, 4, stride=3))
+    _, cost, _ = watched(model, 1, 1, 12)
+    assert cost["0.weight"] == pytest.approx(cost["1.weight"])  # both at 10 positions
+
+
+def test_hooks_are_gone_after_one_look_and_a_layer_never_seen_counts_once():
+    model = nn.Sequential(nn.Conv2d(1, 1, 3), nn.Linear(6, 6))
+    uses, cost, layers = watched(model)
+    assert list(cost.values()) == [1.0, 1.0]
+    assert not uses.hooks
+    assert not any(module._forward_hooks for module in model)
+    model(torch.randn(1, 1, 8, 8))
+    uses.settle(layers)
+    assert layers[0].state["cost"].item() == 1.0

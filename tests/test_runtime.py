@@ -1,0 +1,190 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from networks import conv_net, small
+from refusal import refused
+from torch import nn
+
+from rewire import data as datasets
+from rewire.export.structure import describe
+from rewire.models import Spiking
+from rewire.neurons import LIF
+from rewire.runtime import Runtime
+from rewire.runtime import library as library_module
+from rewire.runtime.library import installed, paths
+
+KERNELS = paths(installed())
+
+
+def test_compiled_kernels_are_here():
+    assert "portable" in KERNELS
+
+
+def all_traces(network, images, threads=1):
+    return {k: Runtime(network, kernels=k, threads=threads).trace(images) for k in KERNELS}
+
+
+def assert_same(traces):
+    reference = traces["torch"]
+    for kernels, trace in traces.items():
+        for name, spikes in reference.items():
+            assert torch.equal(spikes, trace[name]), (kernels, name)
+
+
+# Widths below, at and above a word of 16 bits, and beyond 64, where rows no longer fit a register.
+@settings(max_examples=30, deadline=None)
+@given(
+    height=st.integers(5, 12),
+    width=st.one_of(st.integers(5, 40), st.integers(60, 80)),
+    kernel=st.sampled_from([1, 3, 5]),
+    pool=st.sampled_from(["max", "avg", "none"]),
+    kind=st.sampled_from(["half", "third", "rest", "if"]),
+    connectivity=st.sampled_from([0.05, 0.4, 1.0]),
+    threads=st.sampled_from([1, 3]),
+    seed=st.integers(0, 1000),
+)
+def test_all_kernels_fire_alike(height, width, kernel, pool, kind, connectivity, threads, seed):
+    padding = kernel // 2
+    model = conv_net(
+        height, width, kernel=kernel, padding=padding, pool=pool, kind=kind,
+        connectivity=connectivity, seed=seed,
+    )  # fmt: skip
+    images = torch.randn(2, *model.input_shape)
+    assert_same(all_traces(describe(model), images, threads))
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("pool", ["max", "avg"])
+def test_same_spikes_as_the_training_model(kernels, pool):
+    model = conv_net(pool=pool)
+    images = torch.randn(32, *model.input_shape)
+    wanted, got = model(images), Runtime(describe(model), kernels=kernels)(images)
+    assert 0.02 < wanted.mean() < 0.98
+    # Another order of addition may cross a threshold, rarely.
+    assert (wanted != got).float().mean() <= 1e-3
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_current_readout(kernels):
+    model = conv_net(readout="current")
+    images = torch.randn(4, *model.input_shape)
+    got = Runtime(describe(model), kernels=kernels)(images)
+    torch.testing.assert_close(got, model(images), rtol=1e-4, atol=1e-4)
+
+
+def test_hand_computed_spikes():
+    model = Spiking(
+        {"fc1": nn.Linear(2, 2, bias=False), "lif1": LIF(), "fc2": nn.Linear(2, 1), "lif2": LIF()},
+        time_steps=3,
+        input_shape=(2,),
+    )
+    with torch.no_grad():
+        model.fc1.weight.copy_(torch.tensor([[2.0, 0.0], [0.0, 1.5]]))
+        model.fc2.weight.copy_(torch.tensor([[1.0, -4.0]]))
+        model.fc2.bias.fill_(1.5)
+    # fc1: currents 2 and 1.5; neuron 0 reaches 1 at each step, neuron 1 (0.75, 1.125) once.
+    # fc2: currents 2.5, -1.5, 2.5; m = 1.25 fires, -0.75, then 0.875 stays below 1.
+    runtime = Runtime(describe(model))
+    trace = runtime.trace(torch.ones(1, 2))
+    assert trace["fc1"][:, 0].int().tolist() == [[1, 0], [1, 1], [1, 0]]
+    assert trace["fc2"].flatten().int().tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_batches_and_streams_do_not_change_the_answer(kernels):
+    model = conv_net(pool="avg", kind="third")
+    images = torch.randn(20, *model.input_shape)
+    runtime = Runtime(describe(model), kernels=kernels)
+    whole = runtime(images)
+    assert torch.equal(whole, torch.cat([runtime(part) for part in images.split(6)], 1))
+    stream = runtime.stream(20)
+    assert torch.equal(whole, torch.stack([stream.step(images) for _ in range(len(whole))]))
+
+
+def test_large_batches_run_in_pieces(monkeypatch):
+    model = conv_net()
+    images, runtime = torch.randn(9, *model.input_shape), Runtime(describe(model))
+    whole = runtime(images)
+    monkeypatch.setattr("rewire.runtime.native.CHUNK", 1)
+    assert torch.equal(whole, runtime(images))
+
+
+def test_more_outputs_than_sixteen_bits():
+    torch.manual_seed(0)
+    layers = {"fc1": nn.Linear(3, 20), "lif1": LIF(), "fc2": nn.Linear(20, 70_001), "lif2": LIF()}
+    model = Spiking(layers, time_steps=2, input_shape=(3,))
+    images = 9 * torch.randn(2, 3)
+    for parameter in model.parameters():
+        parameter.detach().mul_(3)
+    assert_same(all_traces(describe(model), images))
+
+
+def test_early_exit_at_one_never_changes_a_spiking_answer():
+    model = conv_net()
+    images, runtime = torch.randn(64, *model.input_shape), Runtime(describe(model))
+    classes, steps = runtime.decide(images, 1.0)
+    assert torch.equal(classes, runtime.predict(images))
+    assert steps.min() >= 1
+    quick, few = runtime.decide(images, 0.0)
+    assert few.sum() < steps.sum()
+    assert torch.equal(quick, runtime.predict(images, early_exit=0.0))
+
+
+def test_real_digits_agree_with_training():
+    data = datasets.load("digits")
+    pixels = data.test_images
+    model = small("digits-mlp", pixels[:64] / 255)
+    names = {"mean": data.mean, "std": data.std}
+    runtime = Runtime(describe(model, **names))
+    images = runtime.normalise(pixels)
+    wanted, got = model(images), runtime(images)
+    assert 0.02 < wanted.mean() < 0.98
+    assert (wanted != got).float().mean() <= 1e-4
+    different = (wanted.mean(0).argmax(1) != got.mean(0).argmax(1)).sum()
+    assert different <= max(1, len(pixels) // 10_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist-mlp", "lenet5"])
+def test_the_mnist_test_set_agrees_with_training(name):
+    data = datasets.load("mnist")
+    runtime_names = {"mean": data.mean, "std": data.std}
+    model = small(name, data.train_images[:64] / 255)
+    runtime = Runtime(describe(model, **runtime_names))
+    spikes = predictions = 0
+    for pixels in data.test_images.split(500):
+        images = runtime.normalise(pixels)
+        wanted, got = model(images), runtime(images)
+        spikes += int((wanted != got).sum())
+        predictions += int((wanted.mean(0).argmax(1) != got.mean(0).argmax(1)).sum())
+    assert spikes <= 1e-4 * 8 * 10 * len(data.test_labels)
+    assert predictions <= 1
+
+
+def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(library_module, "EXTENSION_SUFFIXES", [".absent"])
+    installed.cache_clear()
+    with caplog.at_level(logging.WARNING, "rewire"):
+        runtime = Runtime(describe(conv_net()))
+        Runtime(describe(conv_net()))
+    installed.cache_clear()
+    assert runtime.kernels == "torch"
+    assert len(caplog.records) == 1
+    assert "no compiled kernels" in caplog.text
+
+
+def test_refusals():
+    model = conv_net()
+    network = describe(model)
+    refused(lambda: Runtime(network, kernels="mmx"), "path: unknown 'mmx'")
+    refused(lambda: Runtime(network, threads=0), "threads")
+    refused(lambda: Runtime(network)(torch.randn(2, 3, 4)), "images")
+    refused(lambda: Runtime(network)(torch.full((1, *model.input_shape), np.nan)), "finite")
+    refused(
+        lambda: Runtime(network).stream(2).step(torch.randn(3, *model.input_shape)),
+        "as many as before",
+    )
