@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from rewire.cut import count_of
+from rewire.cut import count_of, strongest, wire
 from rewire.errors import unknown
+from rewire.targets import Layer
 
 ALLOCATIONS = ("uniform", "erk", "global")
 
@@ -91,3 +92,20 @@ def median_of(values: Tensor, where: Tensor, at_most: int = 65_536) -> Tensor:
     if not chosen.numel():
         return values.new_zeros(())
     return chosen[:: max(1, chosen.numel() // at_most)].median()
+
+
+def first_masks(layers: Sequence[Layer], asked: float, allocation: str) -> list[Tensor]:
+    """Return the strongest weights of each layer, as many as the allocation gives it.
+
+    Layers with a connectivity of their own stand apart; ``global`` lets weights compete over layers.
+    """
+    strengths = [layer.weight.detach().abs() for layer in layers]
+    if allocation == "global":
+        return wire(layers, strengths, lambda x: x.connectivity or asked)
+    free = [x for x in layers if x.connectivity is None and allocation == "erk"]
+    counts = allocate([x.weight.shape for x in free], asked, allocation) if free else []
+    given = {layer.name: count for layer, count in zip(free, counts, strict=True)}
+    return [
+        strongest(strength, given.get(x.name) or count_of(x.connectivity or asked, strength.numel()))
+        for x, strength in zip(layers, strengths, strict=True)
+    ]

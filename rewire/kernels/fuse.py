@@ -102,11 +102,8 @@ def _statistics(norm: nn.BatchNorm2d, images: Tensor) -> tuple[Tensor, Tensor]:
 
     count = images.shape[:3].numel()
     check(count > 1, "values per channel", count, "more than 1 when training")
-    mean, variance = ops.statistics(images.detach())
     assert norm.num_batches_tracked is not None
     assert norm.momentum is not None
     norm.num_batches_tracked.add_(1)
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
-    unbiased = variance * (count / (count - 1))
-    norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), norm.momentum)
-    return mean, variance
+    running = norm.running_mean, norm.running_var
+    return ops.statistics(images.detach(), *running, norm.momentum)

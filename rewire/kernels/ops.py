@@ -13,6 +13,7 @@ from rewire.kernels import programs as _programs
 
 TILE = 1024  # neurons of a program: eight of each of its 128 threads, one 16-byte read of bf16
 BACKWARD_TILE = 512  # half, since the membrane of all time steps stays in registers
+UNROLL = 4  # tiles a program of `moments` reads at once
 WIDEST = 256
 MOMENT_PROGRAMS = 1056  # eight on each of an H200's 132 multiprocessors
 SUM_PROGRAMS = 2112
@@ -30,31 +31,51 @@ def _tile(channels: int, size: int) -> dict[str, int]:
 
 
 def _constants(tau: float | None, threshold: float, rest: float) -> dict[str, Any]:
-    gain = 1.0 if tau is None else 1.0 / tau
-    return {"LEAKY": tau is not None, "GAIN": gain, "THRESHOLD": threshold, "REST": rest}
+    gain, leak = (1.0, 1.0) if tau is None else (1.0 / tau, 1.0 - 1.0 / tau)
+    return {"GAIN": gain, "LEAK": leak, "THRESHOLD": threshold, "REST": rest}
 
 
-@torch.library.custom_op("rewire::statistics", mutates_args=())
-def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance of every channel of ``[..., channels]``, in float32."""
+@torch.library.custom_op("rewire::statistics", mutates_args=("running_mean", "running_var"))
+def statistics(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    momentum: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return mean and biased variance of every channel of ``[..., channels]``, in float32.
+
+    Running statistics, where given, move towards the mean and the unbiased variance.
+    """
     x = x.contiguous()
-    channels = x.shape[-1]
-    tile = _tile(channels, 2 * TILE)
-    tiles = _ceil(x.numel() // channels, tile["ROWS"])
+    channels, total = x.shape[-1], x.numel()
+    tile = _tile(channels, TILE)
+    tiles = _ceil(total // channels, tile["ROWS"])
     count = min(tiles, MOMENT_PROGRAMS)
-    parts = x.new_empty(3, count, channels, dtype=torch.float32)
+    parts = x.new_empty(2, count, channels, dtype=torch.float32)
     mean, variance = (x.new_empty(channels, dtype=torch.float32) for _ in range(2))
     grid = (count, _ceil(channels, tile["WIDTH"]))
-    rounds = _ceil(tiles, count)
-    programs.moments[grid](x, parts, x.numel(), channels, count, ROUNDS=rounds, **tile)
-    few = {"ROUNDS": _ceil(count, 128), "ROWS": 128, "WIDTH": 8}
-    grid = (_ceil(channels, few["WIDTH"]),)
-    programs.merge[grid](parts, mean, variance, channels, count, **few)
+    sizes = total, channels, count
+    flags = {"ROUNDS": _ceil(tiles, count), "UNROLL": UNROLL, **tile}
+    programs.moments[grid](x, parts, *sizes, **flags)
+    programs.merge[(_ceil(channels, 8),)](
+        parts,
+        mean,
+        variance,
+        running_mean,
+        running_var,
+        *sizes,
+        tile["ROWS"],
+        momentum,
+        RUNNING=running_mean is not None,
+        ROUNDS=_ceil(count, 128),
+        ROWS=128,
+        WIDTH=8,
+    )
     return mean, variance
 
 
 @statistics.register_fake
-def _(x: Tensor) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, *running: Any) -> tuple[Tensor, Tensor]:
     return tuple(x.new_empty(x.shape[-1], dtype=torch.float32) for _ in range(2))  # pyright: ignore
 
 
@@ -159,16 +180,18 @@ def fire_backward(
     total = x.numel() if static else x.numel() // time_steps
     norm, channels = mean is not None, _channels(x, mean)
     tile = _tile(channels, BACKWARD_TILE)
-    tiles = _ceil(_ceil(total, channels), tile["ROWS"])
-    blocks = _ceil(channels, tile["WIDTH"])
     height, width = x.shape[1:3] if pool else (1, 1)
+    rows = _ceil(total, channels)
+    if pool:
+        rows = rows // (height * width) * _ceil(height, 2) * _ceil(width, 2)
+    tiles, blocks = _ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"])
     sums = x.new_empty(2, channels if norm else 0, dtype=torch.float32)
     inputs = grad, winners, x, mean, variance, weight, bias
-    sizes = total, winners.numel(), channels, height, width
+    sizes = total, winners.numel(), rows, channels, height, width
     count = x.numel() // channels
     flags = {"TIME": time_steps, "STATIC": static, "NORM": norm, "POOL": pool}
     flags |= {"BATCH": batch_statistics, "SURROGATE": surrogate, **tile}
-    flags |= _constants(tau, threshold, rest) | {"LEAK": 1.0 if tau is None else 1.0 - 1.0 / tau}
+    flags |= _constants(tau, threshold, rest)
     if norm:
         some = min(tiles, SUM_PROGRAMS)
         parts = x.new_empty(2, some, channels, dtype=torch.float32)

@@ -24,6 +24,15 @@ def _tile(first_row, total, channels, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _place(row, height, width):
+    """Return image, line and position in it; 32 bits hold any row, and divide far faster."""
+    row = row.to(tl.int32)
+    line = row // width
+    image = line // height
+    return image, line - image * height, row - line * width
+
+
+@triton.jit
 def _channel(pointer, column, channels):
     """Load one float per channel as ``[1, WIDTH]``."""
     return tl.load(pointer + column, mask=column < channels, other=0.0).to(tl.float32)[None, :]
@@ -40,120 +49,151 @@ def _load(pointer, offset, inside, total, TIME: tl.constexpr):
 
 
 @triton.jit
-def _charge(u, current, GAIN: tl.constexpr, REST: tl.constexpr, LEAKY: tl.constexpr):
-    """Return ``m``."""
-    return u + (current - (u - REST)) * GAIN if LEAKY else u + current
+def _charge(u, x, mean, gain, push, LEAK: tl.constexpr, NORM: tl.constexpr):
+    """Return ``m = (1 - 1 / tau) u + current / tau``, the current's part as one multiply-add."""
+    d = x.to(tl.float32)
+    if NORM:
+        d = d - mean
+    return u * LEAK + (d * gain + push)
 
 
 @triton.jit
-def _derivative(x, SURROGATE: tl.constexpr):
-    """Return the surrogate's derivative."""
+def _derivative(m, THRESHOLD: tl.constexpr, SURROGATE: tl.constexpr):
+    """Return the surrogate's derivative at ``m - threshold``."""
     if SURROGATE == "atan":
-        y = x * 3.141592653589793
-        d = 1.0 / (1.0 + y * y)
+        y = (m - THRESHOLD) * 3.141592653589793
+        root = tl.rsqrt(y * y + 1.0)  # a division takes twice the instructions
+        d = root * root
     elif SURROGATE == "sigmoid":
-        s = 1.0 / (1.0 + tl.exp(x * -4.0))
+        s = 1.0 / (1.0 + tl.exp((m - THRESHOLD) * -4.0))
         d = 4.0 * s * (1.0 - s)
     else:
-        d = tl.maximum(1.0 - tl.abs(x), 0.0)
+        d = tl.maximum(1.0 - tl.abs(m - THRESHOLD), 0.0)
     return d
 
 
 @triton.jit
-def _normal(x, mean, scale, bias, NORM: tl.constexpr):
-    """Return the current a neuron gets for the raw value `x`."""
-    y = x.to(tl.float32)
+def _norm(
+    mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps,
+    GAIN: tl.constexpr, REST: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """Return mean, rstd, weight rstd, and the two factors of ``current / tau = d gain + push``."""
+    mean, rstd, scale = 0.0, 1.0, 1.0
+    gain, push = GAIN, REST * GAIN
     if NORM:
-        y = (y - mean) * scale + bias
-    return y
+        mean = _channel(mean_ptr, column, channels)
+        rstd = tl.rsqrt(_channel(var_ptr, column, channels) + eps)
+        scale = _channel(weight_ptr, column, channels) * rstd
+        gain, push = scale * GAIN, (_channel(bias_ptr, column, channels) + REST) * GAIN
+    return mean, rstd, scale, gain, push
 
 
 @triton.jit
 def moments(
     x_ptr, out_ptr, total, channels, programs,
-    ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ROUNDS: tl.constexpr, UNROLL: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write count, mean and squared deviation of this program's rows: ``[3, programs, channels]``.
+    """Write mean and squared deviation of this program's rows: ``[2, programs, channels]``.
 
-    Every slot of the tile runs Welford's update on its own; the slots are merged once, at the end.
+    Every slot of the tile sums ``d = x - x_first`` and ``d^2`` on its own, x_first being the first
+    value the slot meets, so that large means cancel; the slots are merged once, at the end.
     """
     first = tl.program_id(0)
-    mean = tl.zeros((ROWS, WIDTH), tl.float32)
-    deviation = tl.zeros((ROWS, WIDTH), tl.float32)
-    count = tl.zeros((ROWS, WIDTH), tl.float32)
-    for i in range(ROUNDS):
-        tile = (first + i * programs) * ROWS
-        _, _, offset, inside = _tile(tile, total, channels, ROWS, WIDTH)
-        x = tl.load(x_ptr + offset, mask=inside, other=0.0).to(tl.float32)
-        count += tl.where(inside, 1.0, 0.0)
-        delta = tl.where(inside, x - mean, 0.0)
-        # Only the last tiles can be cut off, so a slot still growing has met all i before this.
-        mean += delta * (1.0 / (i + 1))
-        deviation += delta * tl.where(inside, x - mean, 0.0)
-    n = tl.sum(count, 0)
-    centre = tl.sum(mean * count, 0) / tl.maximum(n, 1.0)
-    away = mean - centre[None, :]
-    deviation = tl.sum(deviation + count * away * away, 0)
-    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    out = out_ptr + first * channels + column
+    row, column, offset, inside = _tile(first * ROWS, total, channels, ROWS, WIDTH)
+    origin = tl.load(x_ptr + offset, mask=inside, other=0.0)
+    shift = origin.to(tl.float32)
+    sums = tl.zeros((ROWS, WIDTH), tl.float32)
+    squares = tl.zeros((ROWS, WIDTH), tl.float32)
+    for i in range(0, ROUNDS, UNROLL):
+        xs = ()
+        for j in tl.static_range(UNROLL):  # all reads are under way before the first is needed
+            tile = (first + (i + j) * programs).to(tl.int64) * ROWS
+            _, _, offset, inside = _tile(tile, total, channels, ROWS, WIDTH)
+            xs = xs + (tl.load(x_ptr + offset, mask=inside, other=origin),)
+        for j in tl.static_range(UNROLL):
+            d = xs[j].to(tl.float32) - shift
+            sums += d
+            squares += d * d
     known = column < channels
-    tl.store(out, n, mask=known)
-    tl.store(out + programs * channels, centre, mask=known)
-    tl.store(out + 2 * programs * channels, deviation, mask=known)
+    count = _met(total // channels - row, programs * ROWS)[:, None]
+    some = tl.maximum(count, 1.0)
+    n = tl.maximum(tl.sum(count, 0), 1.0)
+    mean = tl.where(count > 0, shift + sums / some, 0.0)
+    centre = tl.sum(mean * count, 0) / n
+    away = mean - centre[None, :]
+    deviation = tl.sum(squares - sums * sums / some + count * away * away, 0)
+    out = out_ptr + first * channels + column
+    tl.store(out, centre, mask=known)
+    tl.store(out + programs * channels, deviation, mask=known)
+
+
+@triton.jit
+def _met(left, stride):
+    """Return how many of every `stride` rows are met with `left` rows to go, as float."""
+    return tl.maximum((left + stride - 1) // stride, 0).to(tl.float32)
 
 
 @triton.jit
 def merge(
-    part_ptr, mean_ptr, var_ptr, channels, programs,
-    ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    part_ptr, mean_ptr, var_ptr, running_mean_ptr, running_var_ptr,
+    total, channels, programs, tile, momentum,
+    RUNNING: tl.constexpr, ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Merge `moments` of all programs (Chan): mean and biased variance of every channel."""
+    """Merge `moments` of all programs (Chan) around the first one's mean; move running statistics.
+
+    A program's rows are counted anew from the `tile` rows it reads at a time.
+    """
     column = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-    n = tl.zeros((ROWS, WIDTH), tl.float32)
+    known = column < channels
+    shift = tl.load(part_ptr + column, mask=known, other=0.0)
     weighted = tl.zeros((ROWS, WIDTH), tl.float32)
-    for i in range(ROUNDS):
-        row = i * ROWS + tl.arange(0, ROWS)
-        inside = (row < programs)[:, None] & (column < channels)[None, :]
-        part = part_ptr + row[:, None] * channels + column[None, :]
-        count = tl.load(part, mask=inside, other=0.0)
-        n += count
-        weighted += count * tl.load(part + programs * channels, mask=inside, other=0.0)
-    total = tl.maximum(tl.sum(n, 0), 1.0)
-    centre = tl.sum(weighted, 0) / total
     spread = tl.zeros((ROWS, WIDTH), tl.float32)
-    for i in range(ROUNDS):
+    rows = total // channels
+    for i in tl.static_range(ROUNDS):
         row = i * ROWS + tl.arange(0, ROWS)
-        inside = (row < programs)[:, None] & (column < channels)[None, :]
+        inside = (row < programs)[:, None] & known[None, :]
         part = part_ptr + row[:, None] * channels + column[None, :]
-        count = tl.load(part, mask=inside, other=0.0)
-        away = tl.load(part + programs * channels, mask=inside, other=0.0) - centre[None, :]
-        spread += tl.load(part + 2 * programs * channels, mask=inside, other=0.0)
-        spread += count * away * away
-    tl.store(mean_ptr + column, centre, mask=column < channels)
-    tl.store(var_ptr + column, tl.sum(spread, 0) / total, mask=column < channels)
+        period = programs * tile
+        turns = rows // period
+        rest = tl.minimum(tl.maximum(rows - turns * period - row.to(tl.int64) * tile, 0), tile)
+        count = (turns * tile + rest).to(tl.float32)[:, None]
+        away = tl.load(part, mask=inside, other=0.0) - shift[None, :]
+        away = tl.where(inside, away, 0.0)
+        weighted += count * away
+        spread += tl.load(part + programs * channels, mask=inside, other=0.0) + count * away * away
+    n = rows.to(tl.float32)
+    moved = tl.sum(weighted, 0) / n
+    mean = shift + moved
+    variance = tl.maximum(tl.sum(spread, 0) / n - moved * moved, 0.0)
+    tl.store(mean_ptr + column, mean, mask=known)
+    tl.store(var_ptr + column, variance, mask=known)
+    if RUNNING:
+        _lerp(running_mean_ptr + column, mean, momentum, known)
+        _lerp(running_var_ptr + column, variance * (n / (n - 1.0)), momentum, known)
+
+
+@triton.jit
+def _lerp(pointer, value, share, known):
+    old = tl.load(pointer, mask=known, other=0.0).to(tl.float32)
+    tl.store(pointer, (old + share * (value - old)).to(pointer.dtype.element_ty), mask=known)
 
 
 @triton.jit
 def fire(
     x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, spike_ptr, total, channels, eps,
-    TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, LEAKY: tl.constexpr,
+    TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the spikes of one tile; STATIC: the same current at every step, read once."""
     _, column, offset, inside = _tile(tl.program_id(0) * ROWS, total, channels, ROWS, WIDTH)
-    mean, scale, bias = 0.0, 1.0, 0.0
-    if NORM:
-        mean = _channel(mean_ptr, column, channels)
-        scale = _channel(weight_ptr, column, channels) * tl.rsqrt(
-            _channel(var_ptr, column, channels) + eps
-        )
-        bias = _channel(bias_ptr, column, channels)
+    mean, _, _, gain, push = _norm(
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, REST, NORM
+    )
     xs = _load(x_ptr, offset, inside, total, 1 if STATIC else TIME)
     u = tl.full((ROWS, WIDTH), REST, tl.float32)
     for t in tl.static_range(TIME):
-        current = _normal(xs[0 if STATIC else t], mean, scale, bias, NORM)
-        m = _charge(u, current, GAIN, REST, LEAKY)
+        m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, NORM)
         u = tl.where(m >= THRESHOLD, REST, m)
         spike = tl.where(m >= THRESHOLD, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
         tl.store(spike_ptr + t * tl.cast(total, tl.int64) + offset, spike, mask=inside)
@@ -163,26 +203,23 @@ def fire(
 def fire_and_pool(
     x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, spike_ptr, winner_ptr,
     total, pooled_total, channels, height, width, eps,
-    TIME: tl.constexpr, STATIC: tl.constexpr, LEAKY: tl.constexpr,
+    TIME: tl.constexpr, STATIC: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the spikes of 2x2 windows and, two bits a time step, which neuron of it won.
 
     The first neuron that fires wins, in reading order; in a silent window the first one does. Time
-    step t lives in bits 2t and 2t + 1 of an int32: at most 16 time steps.
+    step t has bit t (right) and bit 16 + t (down) of an int32: at most 16 time steps.
     """
     row, column, offset, inside = _tile(
         tl.program_id(0) * ROWS, pooled_total, channels, ROWS, WIDTH
     )
-    mean = _channel(mean_ptr, column, channels)
-    scale = _channel(weight_ptr, column, channels) * tl.rsqrt(
-        _channel(var_ptr, column, channels) + eps
+    mean, _, _, gain, push = _norm(
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, REST, True
     )
-    bias = _channel(bias_ptr, column, channels)
-    down, right = height // 2, width // 2
-    image = row // (down * right)
-    corner = (image * height + row // right % down * 2) * width + row % right * 2
+    image, h, w = _place(row, height // 2, width // 2)
+    corner = ((image * height + h * 2) * width + w * 2).to(tl.int64)
     winner = tl.zeros((ROWS, WIDTH), tl.int32)
     fired = tl.zeros((ROWS, WIDTH), tl.int32)
     for k in tl.static_range(4):
@@ -191,25 +228,33 @@ def fire_and_pool(
         u = tl.full((ROWS, WIDTH), REST, tl.float32)
         spikes = tl.zeros((ROWS, WIDTH), tl.int32)
         for t in tl.static_range(TIME):
-            current = _normal(xs[0 if STATIC else t], mean, scale, bias, True)
-            m = _charge(u, current, GAIN, REST, LEAKY)
+            m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, True)
             u = tl.where(m >= THRESHOLD, REST, m)
-            spikes |= tl.where(m >= THRESHOLD, 1, 0) << (2 * t)
-        winner |= (spikes & ~fired) * k
+            spikes |= tl.where(m >= THRESHOLD, 1 << t, 0)
+        winner |= (spikes & ~fired) * (k % 2 + (k // 2 << 16))
         fired |= spikes
     tl.store(winner_ptr + offset, winner, mask=inside)
     for t in tl.static_range(TIME):
-        spike = tl.where(((fired >> (2 * t)) & 1) == 1, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
+        spike = tl.where((fired & (1 << t)) != 0, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
         tl.store(spike_ptr + t * tl.cast(pooled_total, tl.int64) + offset, spike, mask=inside)
+
+
+@triton.jit
+def _through(carry, x, mean, gain, level, slope, BATCH: tl.constexpr):
+    """Return the gradient of x behind BatchNorm."""
+    dx = carry * gain
+    if BATCH:
+        dx -= (x.to(tl.float32) - mean) * slope + level
+    return dx
 
 
 @triton.jit
 def fire_backward(
     grad_ptr, winner_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, sum_ptr, part_ptr, dx_ptr,
-    total, pooled_total, channels, height, width, programs, count, eps,
+    total, pooled_total, rows, channels, height, width, programs, count, eps,
     TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, POOL: tl.constexpr,
-    REDUCE: tl.constexpr, BATCH: tl.constexpr, LEAKY: tl.constexpr,
-    GAIN: tl.constexpr, LEAK: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
+    REDUCE: tl.constexpr, BATCH: tl.constexpr, LEAK: tl.constexpr,
+    GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     SURROGATE: tl.constexpr, ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Integrate anew, go back in time, and either sum over rows or write the gradient of x.
@@ -217,73 +262,76 @@ def fire_backward(
     With y = BatchNorm(x), d = x - mean, n rows: REDUCE writes ``sum dy`` and ``sum dy d`` of each
     program as ``[2, programs, channels]``; otherwise `sum_ptr` holds them merged, and
     ``dx = weight rstd (dy - sum dy / n - d rstd^2 sum dy d / n)``, without the sums if not BATCH.
+
+    With POOL a row is a 2x2 window, whose gradient is read once for its four neurons. Windows that
+    the image's edge cuts off have no gradient, yet the sums reach their neurons.
     """
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    mean, scale, bias, slope, level = 0.0, 1.0, 0.0, 0.0, 0.0
-    if NORM:
-        rstd = tl.rsqrt(_channel(var_ptr, column, channels) + eps)
-        mean = _channel(mean_ptr, column, channels)
-        scale = _channel(weight_ptr, column, channels) * rstd
-        bias = _channel(bias_ptr, column, channels)
-        if BATCH and not REDUCE:
-            level = _channel(sum_ptr, column, channels) / count
-            slope = _channel(sum_ptr + channels, column, channels) * rstd * rstd / count
+    mean, rstd, scale, gain, push = _norm(
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, REST, NORM
+    )
+    level, slope = 0.0, 0.0
+    if NORM and BATCH and not REDUCE:
+        level = _channel(sum_ptr, column, channels) * scale / count
+        slope = _channel(sum_ptr + channels, column, channels) * scale * rstd * rstd / count
     first = tl.program_id(0)
     sum_dy = tl.zeros((ROWS, WIDTH), tl.float32)
     sum_dyd = tl.zeros((ROWS, WIDTH), tl.float32)
     for i in range(ROUNDS):
         tile = (first + i * programs) * ROWS
         row, _, offset, inside = _tile(tile, total, channels, ROWS, WIDTH)
-        xs = _load(x_ptr, offset, inside, total, 1 if STATIC else TIME)
         winner = tl.zeros((ROWS, WIDTH), tl.int32)
-        place = tl.zeros((ROWS, 1), tl.int32)
+        image, h, w = row, row, row
         if POOL:
-            down, right = height // 2, width // 2
-            h, w = row // width % height, row % width
-            pooled = (row // (width * height) * down + h // 2) * right + w // 2
+            image, h, w = _place(row, (height + 1) // 2, (width + 1) // 2)
+            pooled = ((image * (height // 2) + h) * (width // 2) + w).to(tl.int64)
             source = pooled[:, None] * channels + column[None, :]
-            felt = inside & ((h // 2 < down) & (w // 2 < right))[:, None]
-            place = (h % 2 * 2 + w % 2).to(tl.int32)[:, None]
+            felt = (row < rows) & (h < height // 2) & (w < width // 2)
+            felt = felt[:, None] & (column < channels)[None, :]
             winner = tl.load(winner_ptr + source, mask=felt, other=0)
             gs = _load(grad_ptr, source, felt, pooled_total, TIME)
         else:
             gs = _load(grad_ptr, offset, inside, total, TIME)
-        u = tl.full((ROWS, WIDTH), REST, tl.float32)
-        ms = ()
-        for t in tl.static_range(TIME):
-            current = _normal(xs[0 if STATIC else t], mean, scale, bias, NORM)
-            m = _charge(u, current, GAIN, REST, LEAKY)
-            u = tl.where(m >= THRESHOLD, REST, m)
-            ms = ms + (m,)
-        carry = tl.zeros((ROWS, WIDTH), tl.float32)
-        static_dy = tl.zeros((ROWS, WIDTH), tl.float32)
-        for t in tl.static_range(TIME - 1, -1, -1):
-            g = gs[t].to(tl.float32)
+        for k in range(4 if POOL else 1):
             if POOL:
-                g = tl.where(((winner >> (2 * t)) & 3) == place, g, 0.0)
-            carry = g * _derivative(ms[t] - THRESHOLD, SURROGATE) + tl.where(
-                ms[t] >= THRESHOLD, 0.0, carry * LEAK
-            )
+                down, right = h * 2 + k // 2, w * 2 + k % 2
+                position = ((image * height + down) * width + right).to(tl.int64)
+                offset = position[:, None] * channels + column[None, :]
+                inside = (row < rows) & (down < height) & (right < width)
+                inside = inside[:, None] & (column < channels)[None, :]
+                won = ~((winner ^ -(k % 2)) | ((winner >> 16) ^ -(k // 2)))
+            xs = _load(x_ptr, offset, inside, total, 1 if STATIC else TIME)
+            u = tl.full((ROWS, WIDTH), REST, tl.float32)
+            ms = ()
+            for t in tl.static_range(TIME):
+                m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, NORM)
+                u = tl.where(m >= THRESHOLD, REST, m)
+                ms = ms + (m,)
+            carry = tl.zeros((ROWS, WIDTH), tl.float32)
+            static_dy = tl.zeros((ROWS, WIDTH), tl.float32)
+            for t in tl.static_range(TIME - 1, -1, -1):
+                g = gs[t].to(tl.float32)
+                if POOL:
+                    g = tl.where((won & (1 << t)) != 0, g, 0.0)
+                carry = g * _derivative(ms[t], THRESHOLD, SURROGATE) + tl.where(
+                    ms[t] >= THRESHOLD, 0.0, carry * LEAK
+                )
+                if STATIC:
+                    static_dy += carry
+                elif REDUCE:
+                    sum_dy += carry
+                    sum_dyd += carry * (xs[t].to(tl.float32) - mean)
+                else:
+                    dx = _through(carry, xs[t], mean, gain, level, slope, NORM and BATCH)
+                    here = dx_ptr + t * tl.cast(total, tl.int64) + offset
+                    tl.store(here, dx.to(dx_ptr.dtype.element_ty), mask=inside)
             if STATIC:
-                static_dy += carry
-            elif REDUCE:
-                sum_dy += carry
-                sum_dyd += carry * (xs[t].to(tl.float32) - mean)
-            else:
-                dy = carry * GAIN
-                if NORM:
-                    dy = (dy - level - (xs[t].to(tl.float32) - mean) * slope) * scale
-                here = dx_ptr + t * tl.cast(total, tl.int64) + offset
-                tl.store(here, dy.to(dx_ptr.dtype.element_ty), mask=inside)
-        if STATIC:
-            if REDUCE:
-                sum_dy += static_dy
-                sum_dyd += static_dy * (xs[0].to(tl.float32) - mean)
-            else:
-                dy = static_dy * GAIN
-                if NORM:
-                    dy = (dy - level - (xs[0].to(tl.float32) - mean) * slope) * scale
-                tl.store(dx_ptr + offset, dy.to(dx_ptr.dtype.element_ty), mask=inside)
+                if REDUCE:
+                    sum_dy += static_dy
+                    sum_dyd += static_dy * (xs[0].to(tl.float32) - mean)
+                else:
+                    dx = _through(static_dy, xs[0], mean, gain, level, slope, NORM and BATCH)
+                    tl.store(dx_ptr + offset, dx.to(dx_ptr.dtype.element_ty), mask=inside)
     if REDUCE:
         out = part_ptr + first * channels + column
         known = column < channels

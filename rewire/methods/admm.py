@@ -62,7 +62,7 @@ class Admm(Masked):
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Update Z and U while pulling; cut once at `harden`."""
         # a layer without a gradient now is cut all the same: the time to cut does not come again
-        layers = self._open = list(self._layers)
+        layers = self.everyone()
         if self.crosses(self.harden):
             masks = wire(layers, [x.weight.abs() for x in layers], self.share, self.scope)
             for layer, mask in zip(layers, masks, strict=True):

@@ -23,9 +23,8 @@ class Budget(Latent):
     soon as it outgrows a present one. The count follows ``c + (1 - c)(1 - x)^3``, x from 0 to 1 at
     `ramp`, exactly, and is `connectivity` from there on.
 
-    Layers of n weights are compared by ``|u| / (rms n^balance)``, rms that of the layer's weights
-    at the start: scales of different layers mean nothing, and a small output layer must not lose
-    against a large hidden one.
+    Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
+    of whose inputs matter, loses its places to a large hidden one.
     """
 
     name = "budget"
@@ -61,16 +60,13 @@ class Budget(Latent):
         for layer in layers:
             layer.state["latent"] = layer.weight.detach().clone()
             layer.state["mask"] = torch.ones_like(layer.weight, dtype=torch.bool)
-            rms = layer.weight.detach().square().mean().sqrt()
-            rms = torch.where(rms > 0, rms, 1.0)  # a layer that starts at 0 has no scale yet
-            layer.state["scale"] = rms * layer.weight.numel() ** self.balance
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Let all latents compete for the places there are now."""
         due = self.step % self.every == 0 and self.progress <= self.fixed
         if not (due or self.crosses(self.ramp)):
             return
-        layers = self._open = list(self._layers)  # also those that had no gradient
+        layers = self.everyone()
         now = {x.name: cubic(self.progress / self.ramp, 1.0, self.share(x)) for x in layers}
         strengths = [self.strength(layer) for layer in layers]
         masks = wire(layers, strengths, lambda x: now[x.name], self.scope, self.floor)
@@ -78,8 +74,8 @@ class Budget(Latent):
             layer.state["mask"].copy_(mask)
 
     def strength(self, layer: Layer) -> Tensor:
-        """Return ``|u| / (rms n^balance)``, the rms and size of the layer at the start."""
-        return layer.state["latent"].abs().div_(layer.state["scale"])
+        """Return ``|u| / n^balance``, n the size of the layer."""
+        return layer.state["latent"].abs().div_(layer.weight.numel() ** self.balance)
 
     def mask(self, layer: Layer) -> Tensor:
         """Return the chosen ones, even one whose latent happens to be 0."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 import torch
 
 from rewire.asked import asked
-from rewire.cut import count_of, strongest
-from rewire.errors import check
-from rewire.masks import pick
+from rewire.errors import check, unknown
+from rewire.masks import ALLOCATIONS, first_masks, pick
 from rewire.method import Masked
 from rewire.targets import Layer
 
@@ -31,20 +30,24 @@ class DeepR(Masked):
     connectivity: float = asked(0.05)
     alpha: float = field(default=1e-4, metadata={"help": "L1 penalty on present synapses"})
     temperature: float = field(default=1e-9, metadata={"help": "of the noise; 0 switches it off"})
+    allocation: str = field(
+        default="uniform", metadata={"help": "count per layer: uniform, erk or global"}
+    )
 
     def __post_init__(self) -> None:
         check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
         check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
         check(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
+        if self.allocation not in ALLOCATIONS:
+            raise unknown("allocation", self.allocation, ALLOCATIONS)
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Start from the strongest weights: random on a fresh net, a good choice on a trained."""
-        for layer in layers:
+        masks = first_masks(layers, self.asked, self.allocation)
+        for layer, mask in zip(layers, masks, strict=True):
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
-            layer.state["mask"] = strongest(
-                weight.abs(), count_of(self.share(layer), weight.numel())
-            )
+            layer.state["mask"] = mask
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Add penalty and noise, drop what turned negative, regrow as many at random."""

@@ -88,7 +88,7 @@ class Lottery(Masked):
             value.copy_(self.memory[name])
         for optimizer in self._optimizers:
             optimizer.state.clear()  # zeros would not do: NAdam's product starts at 1
-        self._open = list(self._layers)
+        self.everyone()
 
     def end(self, layers: Sequence[Layer]) -> None:
         """Refuse to stop before the last round, where the asked connectivity is not reached yet."""

@@ -59,7 +59,7 @@ class Magnitude(Masked):
         """Keep the strongest of the present, as many as the path says now."""
         done = (self.progress - self.begin) / (self.ramp - self.begin) if self.gradual else 1.0
         # a layer without a gradient now is cut all the same: the time to cut may not come again
-        layers = self._open = list(self._layers)
+        layers = self.everyone()
         # an absent synapse is weaker than any present one, even one of weight 0
         scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
         masks = wire(layers, scores, lambda x: cubic(done, 1.0, self.share(x)), self.scope)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rewire.asked import asked
-from rewire.cut import count_of, strongest, wire
+from rewire.cut import strongest
 from rewire.errors import check, unknown
-from rewire.masks import ALLOCATIONS, allocate
+from rewire.masks import ALLOCATIONS, first_masks
 from rewire.method import Masked
 from rewire.targets import Layer
 
@@ -46,24 +46,10 @@ class RigL(Masked):
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Start from the strongest weights, as many a layer as the allocation gives it."""
-        for layer, mask in zip(layers, self.first_masks(layers), strict=True):
+        masks = first_masks(layers, self.asked, self.allocation)
+        for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"] = mask
             layer.state["promise"] = torch.zeros_like(layer.weight)
-
-    def first_masks(self, layers: Sequence[Layer]) -> list[Tensor]:
-        """Return the wiring at the start; layers with a connectivity of their own stand apart."""
-        strengths = [layer.weight.detach().abs() for layer in layers]
-        if self.allocation == "global":
-            return wire(layers, strengths, self.share)
-        free = [layer for layer in layers if layer.connectivity is None]
-        counts = (
-            allocate([x.weight.shape for x in free], self.asked, self.allocation) if free else []
-        )
-        given = {layer.name: count for layer, count in zip(free, counts, strict=True)}
-        return [
-            strongest(strength, given.get(x.name) or count_of(self.share(x), strength.numel()))
-            for x, strength in zip(layers, strengths, strict=True)
-        ]
 
     def due(self, step: int) -> bool:
         """Tell whether the wiring changes after this step."""

@@ -63,7 +63,7 @@ class Stds(Latent):
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Raise the threshold."""
-        layers = self._open = list(self._layers)  # it also rises where there was no gradient
+        layers = self.everyone()  # it also rises where there was no gradient
         if self.asked is not None and (self.step % self.every == 0 or self.crosses(1.0)):
             strengths = [layer.state["latent"].abs() for layer in layers]
             masks = wire(layers, strengths, self.share)

@@ -108,7 +108,7 @@ class Upr(Latent):
         due = self.asked is not None and self.step % self.every == 0
         if not (last or (due and self.progress < self.harden)):
             return
-        layers = self._open = list(self._layers)  # also those that had no gradient
+        layers = self.everyone()
         masks = [self.open(x) for x in layers] if self.asked is None else self.steer(layers)
         if last:
             for layer, mask in zip(layers, masks, strict=True):
