@@ -44,13 +44,13 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     parameters, lr, decay = model.parameters(), config.lr, config.weight_decay
     match config.optimizer:
         case "adam":
-            return Adam(parameters, lr, weight_decay=decay)
+            return Adam(parameters, lr, weight_decay=decay, fused=True)
         case "adamw":
-            return AdamW(parameters, lr, weight_decay=decay)
+            return AdamW(parameters, lr, weight_decay=decay, fused=True)
         case "rmsprop":
             return RMSprop(parameters, lr, momentum=config.momentum, weight_decay=decay)
         case _:
-            return SGD(parameters, lr, momentum=config.momentum, weight_decay=decay)
+            return SGD(parameters, lr, config.momentum, weight_decay=decay, fused=True)
 
 
 def training_batches(config: Config, data: Dataset, device: torch.device) -> Batches:
