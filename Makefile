@@ -3,19 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-gpu lint format clean
+.PHONY: demo test test-all test-gpu lint format wheel clean
 
 demo: .venv/core
 	$(BIN)/rewire train --preset digits
+	$(BIN)/rewire report runs -o runs/report.html
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
 
 test-all: .venv/dev
-	$(BIN)/python -m pytest -n 2 -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu"
 
 test-gpu:
-	$(PYTHON) -m pytest -m gpu
+	$(PYTHON) -m pytest tests/test_kernels.py tests/gpu
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -33,7 +34,12 @@ format: .venv/dev
 
 .venv/dev: .venv/core
 	$(PIP) -e ".[dev]"
+	$(PIP) --no-deps neurobench==2.3.0  # a whole install would bring GPL code the tests do not need
 	touch $@
+
+wheel: .venv/core
+	$(PIP) build
+	$(BIN)/python -m build --wheel
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis

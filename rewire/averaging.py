@@ -23,7 +23,7 @@ class Average:
     @torch.no_grad()
     def update(self) -> None:
         """Take one step of the mean."""
-        torch._foreach_lerp_(
+        torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
             list(self.values.values()),
             [p.detach() for p in self.model.parameters()],
             1 - self.decay,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from rewire.kernels import alike
 from rewire.targets import Layer
 
 SCOPES = ("global", "layer")
@@ -23,6 +24,10 @@ def count_of(connectivity: float, total: int) -> int:
 def kth_largest(values: Tensor, k: int) -> Tensor:
     """Return the k-th largest of `values` (k from 1), as a 0-d tensor."""
     flat = values.detach().flatten()
+    if alike(flat):
+        from rewire.kernels import weights  # needs Triton, which need not be there
+
+        return weights.kth_largest(flat, k)
     return bisect(flat, k) if flat.is_cuda else select(flat, k)
 
 
@@ -60,7 +65,8 @@ def strongest(scores: Tensor, count: int) -> Tensor:
     flat = scores.flatten()
     least = kth_largest(flat, count)
     above, tied = flat > least, flat == least
-    return (above | (tied & (tied.cumsum(0) <= count - above.sum()))).view_as(scores)
+    first = tied.cumsum(0, dtype=torch.int32) <= count - above.sum()
+    return (above | (tied & first)).view_as(scores)
 
 
 def choose(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a user's mistake looks like: one line that names the field, the value and what is allowed."""
+"""A user's mistake is one line that names the field, the value and what is allowed."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

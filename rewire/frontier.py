@@ -6,10 +6,7 @@ same command again runs only what is missing and goes on with what was cut short
 
 import json
 import os
-import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -18,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from rewire.config import Config, flag, method_fields, resolve, settings
+from rewire.crew import Crew, held
 from rewire.errors import RewireError, check, unknown
 from rewire.methods import METHODS
-from rewire.rundir import RunDir, replacing
+from rewire.rundir import RunDir, _one_line, replacing
 
 FRONTIER, LOGS = "frontier.json", "logs"
 
@@ -68,7 +66,8 @@ def plan(
     check(seeds >= 1, "seeds", seeds, "1 or more")
     for share in shares:
         check(0 < share <= 1, "connectivity", share, "in (0, 1]")
-    jobs = []
+    shares = [float(f"{share:g}") for share in shares]  # as a job's name tells it
+    jobs: list[Job] = []
     for seed, dataset, method in product(range(seeds), datasets, methods):
         if method not in METHODS:
             raise unknown("methods", method, METHODS)
@@ -78,7 +77,7 @@ def plan(
             raise RewireError(f"methods: {method} takes no connectivity, so it has no frontier")
         else:
             jobs += [Job(dataset, method, share, seed) for share in shares]
-    return jobs
+    return list(dict.fromkeys(jobs))
 
 
 def run(
@@ -94,19 +93,28 @@ def run(
     """Do what is missing, `workers` at a time; return the outcome of every job, in order."""
     check(workers >= 1, "jobs", workers, "1 or more")
     given = {key: value for key, value in (("preset", preset), ("config", file)) if value}
-    shared = {"threads": str(max(1, (os.cpu_count() or 1) // workers)), **(flags or {})}
+    shared = dict(flags or {})
+    if not resolve(preset, file).threads:
+        shared.setdefault("threads", str(max(1, (os.cpu_count() or 1) // workers)))
     refuse_unused(shared, jobs)
     for job in jobs:
         refuse_other_settings(out / job.name, resolve(preset, file, job.settings(shared)))
-    out.mkdir(parents=True, exist_ok=True)
+    with _one_line(out):
+        (out / LOGS).mkdir(parents=True, exist_ok=True)
+    with held(out) as lock, ThreadPoolExecutor(workers) as pool:
+        crew = Crew(lock)
 
-    def do(job: Job) -> Outcome:
-        outcome = train(job, out, {**given, **job.settings(shared)})
-        told(outcome)
-        return outcome
+        def do(job: Job) -> Outcome:
+            outcome = train(job, out, {**given, **job.settings(shared)}, crew)
+            if not crew.stopped:
+                told(outcome)
+            return outcome
 
-    with ThreadPoolExecutor(workers) as pool:
-        outcomes = list(pool.map(do, jobs))
+        try:
+            outcomes = list(pool.map(do, jobs))
+        except BaseException:
+            crew.stop()
+            raise
     save(out, outcomes)
     return outcomes
 
@@ -120,43 +128,31 @@ def refuse_unused(flags: Mapping[str, str], jobs: Sequence[Job]) -> None:
 
 def refuse_other_settings(folder: Path, config: Config) -> None:
     """Raise if the directory holds a run of other settings: a frontier compares like with like."""
-    if folder.exists():
-        if differing := config.differences(asdict(RunDir.open(folder).config())):
-            raise RewireError(f"{folder}: was made with other settings: {', '.join(differing)}")
+    run = RunDir(folder)
+    if run.begun and (differing := config.differences(asdict(run.config()))):
+        raise RewireError(f"{folder}: was made with other settings: {', '.join(differing)}")
 
 
-def train(job: Job, out: Path, flags: Mapping[str, str]) -> Outcome:
+def train(job: Job, out: Path, flags: Mapping[str, str], crew: Crew) -> Outcome:
     """Run or resume one job in its own process; its output goes to a log."""
-    folder = out / job.name
-    if not (folder.exists() and RunDir.open(folder).finished):
-        where = ["--resume", str(folder)] if folder.exists() else ["--out", str(folder)]
-        given = [] if folder.exists() else [x for k, v in flags.items() for x in (flag(k), v)]
-        log = out / LOGS / f"{job.name}.txt"
-        log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as file:
-            command = [sys.executable, "-m", "rewire", "train", *where, *given]
-            code = subprocess.Popen(
-                command, stdout=file, stderr=file, preexec_fn=_die_with_parent
-            ).wait()
-        if code:
-            lines = log.read_text(errors="replace").strip().splitlines()
-            return Outcome(job, error=(lines or [f"exit code {code}"])[-1])
-    return outcome_of(job, folder)
+    run = RunDir(out / job.name)
+    if not run.finished:
+        words = [word for key, value in flags.items() for word in (flag(key), value)]
+        words = ["--resume", str(run.path)] if run.begun else ["--out", str(run.path), *words]
+        if error := crew.work(["train", *words], out / LOGS / f"{job.name}.txt"):
+            return Outcome(job, error=error)
+    return outcome_of(job, run)
 
 
-def outcome_of(job: Job, folder: Path) -> Outcome:
+def outcome_of(job: Job, run: RunDir) -> Outcome:
     """Read a finished run's last epoch."""
-    rows = RunDir.open(folder).history()
-    last, seconds = rows[-1], sum(row["seconds"] for row in rows)
-    return Outcome(job, last["accuracy"], last["connectivity"], round(seconds, 1))
-
-
-def _die_with_parent() -> None:
-    """On Linux, let a worker save and stop when the frontier itself is killed."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    try:
+        rows = run.history()
+        last, seconds = rows[-1], sum(row["seconds"] for row in rows)
+        return Outcome(job, last["accuracy"], last["connectivity"], round(seconds, 1))
+    except (RewireError, LookupError, TypeError) as error:
+        damaged = f"{run.path}: its metrics are damaged"
+        return Outcome(job, error=str(error) if isinstance(error, RewireError) else damaged)
 
 
 # ---------------------------------------------------------------------- what it shows
@@ -179,7 +175,7 @@ class Point:
 
 def points(outcomes: Iterable[Outcome]) -> list[Point]:
     """Group outcomes over seeds; a group in which all failed is left out."""
-    groups: dict[tuple, list[Outcome]] = {}
+    groups: dict[tuple[str, str, float | None], list[Outcome]] = {}
     for outcome in outcomes:
         job = outcome.job
         groups.setdefault((job.dataset, job.method, job.connectivity), []).append(outcome)
@@ -202,15 +198,13 @@ def _point(dataset: str, method: str, asked: float | None, group: list[Outcome])
     )
 
 
-def draw_all(points: Sequence[Point], out: Path) -> list[Path]:
-    """Draw each data set's frontier; return the files."""
-    from rewire.frontier_plot import draw
+def draw(outcomes: Iterable[Outcome], out: Path) -> list[Path]:
+    """Draw the report's figure of the runs that have ended well; return the files."""
+    from rewire.report import load, save_figures
+    from rewire.report.figures import frontier
 
-    paths = []
-    for dataset in dict.fromkeys(point.dataset for point in points):
-        paths += (own := [out / f"frontier-{dataset}.{kind}" for kind in ("svg", "png")])
-        draw(points, dataset, own)
-    return paths
+    plot = frontier([load(out / x.job.name) for x in outcomes if not x.error])
+    return save_figures([plot], out) if plot else []
 
 
 def save(out: Path, outcomes: Sequence[Outcome]) -> None:
@@ -219,7 +213,7 @@ def save(out: Path, outcomes: Sequence[Outcome]) -> None:
         "runs": [{**asdict(x.job), "name": x.job.name, **_figures(x)} for x in outcomes],
         "points": [asdict(point) for point in points(outcomes)],
     }
-    with replacing(out / FRONTIER) as file:
+    with _one_line(out), replacing(out / FRONTIER) as file:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 

@@ -97,7 +97,7 @@ def median_of(values: Tensor, where: Tensor, at_most: int = 65_536) -> Tensor:
 def first_masks(layers: Sequence[Layer], asked: float, allocation: str) -> list[Tensor]:
     """Return the strongest weights of each layer, as many as the allocation gives it.
 
-    Layers with a connectivity of their own stand apart; ``global`` lets weights compete over layers.
+    Layers with a connectivity of their own stand apart; ``global`` lets all weights compete.
     """
     strengths = [layer.weight.detach().abs() for layer in layers]
     if allocation == "global":
@@ -106,6 +106,6 @@ def first_masks(layers: Sequence[Layer], asked: float, allocation: str) -> list[
     counts = allocate([x.weight.shape for x in free], asked, allocation) if free else []
     given = {layer.name: count for layer, count in zip(free, counts, strict=True)}
     return [
-        strongest(strength, given.get(x.name) or count_of(x.connectivity or asked, strength.numel()))
-        for x, strength in zip(layers, strengths, strict=True)
+        strongest(size, given.get(x.name) or count_of(x.connectivity or asked, size.numel()))
+        for x, size in zip(layers, strengths, strict=True)
     ]

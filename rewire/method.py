@@ -97,7 +97,9 @@ class Method:
             raise RewireError(f"total_steps: {total_steps} is not allowed; it must be at least 1")
         layers, self.skipped = find_layers(model, optimizers, targets)
         if self.asked is None and (own := [x for x in layers if x.connectivity is not None]):
-            raise RewireError(f"targets: {own[0].name} has a share, but this {self.name} takes none")
+            raise RewireError(
+                f"targets: {own[0].name} has a share, but {self.name} takes none here"
+            )
         self._model, self._total_steps, self._step, self._final = model, total_steps, 0, None
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizers = [o for o in optimizers if any(x.optimizer is o for x in layers)]
@@ -343,11 +345,13 @@ class Method:
 
     def _warn_if_short(self) -> None:
         """Say so when a run ended before its method reached what it was asked."""
-        even = self.asked is not None and all(x.connectivity is None for x in self._layers)
-        if even and self._step < self._total_steps and self.reached() > 1.02 * self.asked:
+        if self.asked is None or self._step >= self._total_steps:
+            return
+        even = all(layer.connectivity is None for layer in self._layers)
+        if even and self.reached() > 1.02 * self.asked:
             warnings.warn(
-                f"{self.name}: finished at step {self._step} of {self._total_steps} with connectivity "
-                f"{self.reached():.4g}, asked {self.asked:.4g}",
+                f"{self.name}: finished at step {self._step} of {self._total_steps}, with "
+                f"connectivity {self.reached():.4g}; asked was {self.asked:.4g}",
                 stacklevel=4,
             )
 

@@ -47,32 +47,66 @@ class RunDir:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: str | Path, config: Config, device: torch.device) -> "RunDir":
-        """Make the directory and say in it what runs, and where."""
+    def create(
+        cls,
+        path: str | Path,
+        config: Config,
+        device: torch.device,
+        state: Mapping[str, Any] | None = None,
+    ) -> "RunDir":
+        """Make the directory and say in it what runs, and where; `state` is its first checkpoint.
+
+        The config comes last: whatever has one can be gone on with. What a start that was killed
+        before has left does not count.
+        """
         run = cls(path)
         if config.tensorboard and find_spec("tensorboard") is None:
             raise RewireError("tensorboard: not installed; run `pip install 'rewire[tensorboard]'`")
         with _one_line(run.path):
-            if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            if run.path.exists() and not run._vacant():
                 raise RewireError(
                     f"{path}: exists and is not empty; choose another, or --resume it"
                 )
             run.path.mkdir(parents=True, exist_ok=True)
-            run._write(CONFIG, config.to_toml().encode())
+            for left in run.path.iterdir():
+                left.unlink()
             run._write(ENV, json.dumps(environment(config, device), indent=2).encode() + b"\n")
             run._write(METRICS, b"")
+            if state is not None:
+                run.save_checkpoint(config, state)
+            run._write(CONFIG, config.to_toml().encode())
         return run
+
+    def _vacant(self) -> bool:
+        """Tell whether nothing is here but what a start cut short leaves."""
+        early = (ENV, METRICS, CHECKPOINT)
+        return self.path.is_dir() and all(
+            (entry.name in early or _temporary(entry))
+            and not (entry.name == METRICS and entry.stat().st_size)
+            for entry in self.path.iterdir()
+        )
+
+    def sweep(self) -> None:
+        """Remove half-written files of a process that was killed."""
+        for entry in filter(_temporary, self.path.iterdir()):
+            entry.unlink(missing_ok=True)
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDir":
         """Return a directory that a run has made."""
-        if not (Path(path) / CONFIG).is_file():
+        run = cls(path)
+        if not run.begun:
             raise RewireError(f"{path}: is not a run directory; it has no {CONFIG}")
-        return cls(path)
+        return run
 
     def config(self, flags: Mapping[str, str] | None = None) -> Config:
         """Return the settings of the run, with `flags` over them."""
         return resolve(file=self.path / CONFIG, flags=flags)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run."""
+        return (self.path / CONFIG).is_file()
 
     @property
     def finished(self) -> bool:
@@ -216,6 +250,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> bool:
+    """Tell whether it is a name that `replacing` gives a file of a run."""
+    names = (CONFIG, ENV, METRICS, TRACES, CHECKPOINT, MODEL)
+    return path.name.startswith(tuple(f".{name}." for name in names))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rewire.data import Dataset
+from rewire.errors import RewireError
 from rewire.parts import build_model
 from rewire.rundir import RunDir
 
@@ -15,7 +16,7 @@ SOFTNESS = 2.0
 
 
 def lesson(output: Tensor, taught: Tensor, rate_scale: float) -> Tensor:
-    """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of the scaled mean outputs."""
+    """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of scaled mean outputs."""
     student = functional.log_softmax(output.float().mean(0) * rate_scale / SOFTNESS, dim=1)
     teacher = functional.log_softmax(taught.float().mean(0) * rate_scale / SOFTNESS, dim=1)
     return SOFTNESS**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
@@ -23,9 +24,15 @@ def lesson(output: Tensor, taught: Tensor, rate_scale: float) -> Tensor:
 
 def load(run: str | Path, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Return the finished run's network as a function of images, without gradients."""
-    folder = RunDir.open(run)
-    model = build_model(folder.config(), data, device).eval()
-    model.load_state_dict(folder.load_model()[0])
+    try:
+        folder = RunDir.open(run)
+        weights, _ = folder.load_model()
+        model = build_model(folder.config(), data, device).eval()
+        model.load_state_dict(weights)
+    except RewireError as error:
+        raise RewireError(f"teacher: {error}") from None
+    except RuntimeError:
+        raise RewireError(f"teacher: {run}: its weights do not fit its own config") from None
 
     def teach(images: Tensor) -> Tensor:
         with torch.no_grad():

@@ -1,45 +1,26 @@
-"""`fit()`: the one training loop, for CPU and GPU, with checkpoint and resume.
-
-What a step computes is a function of (config, step, saved state) alone: batches and rates come from
-the step's number, so a resumed run ends bit for bit where a never-stopped one does.
-"""
+"""`fit()`: the one training loop, for CPU and GPU, with checkpoint and resume."""
 
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from rewire import data as datasets
-from rewire import models, teacher
-from rewire.averaging import Average, reestimate_
 from rewire.config import Config
-from rewire.data import Batches, Dataset
+from rewire.data import Dataset
 from rewire.errors import RewireError, check
 from rewire.evaluate import connectivity, describe, evaluate
 from rewire.interrupts import interrupts
-from rewire.losses import LOSSES
-from rewire.method import Method
-from rewire.parts import (
-    autocast,
-    build_model,
-    build_optimizer,
-    choose_device,
-    test_batches,
-    training_batches,
-)
+from rewire.parts import autocast
 from rewire.rundir import RunDir
-from rewire.schedules import RATES
-from rewire.traces import Collector, Traces
+from rewire.traces import Traces
+from rewire.training import Place, Training, prepare
 
-BN_BATCHES = 100  # that make the statistics of averaged weights
 PEEK = {"cpu": 1, "cuda": 50}  # steps between looks at the loss; on a GPU each one waits for it
 
 
@@ -80,128 +61,6 @@ class Result:
     masks: dict[str, Tensor]
 
 
-@dataclass
-class Place:
-    """Where a run is: all that has happened before batch `batch` of epoch `epoch`."""
-
-    epoch: int = 0
-    batch: int = 0
-    loss_sum: float | Tensor = 0.0  # on the device while an epoch runs
-    seconds: float = 0.0
-
-
-@dataclass
-class Training:
-    """The moving parts of a run, built from its config alone."""
-
-    config: Config
-    device: torch.device
-    model: models.Spiking
-    forward: Callable[[Tensor], Tensor]
-    optimizer: Optimizer
-    train: Batches
-    test: Batches
-    teacher: Callable[[Tensor], Tensor] | None = None
-    place: Place = field(default_factory=Place)
-
-    def __post_init__(self) -> None:
-        self.total_steps = self.config.epochs * len(self.train)
-        if self.config.init == "firing":
-            self._make_fire_()
-        self.method = self._attached()
-        self.average = Average(self.model, self.config.average) if self.config.average else None
-        self.collector = Collector(self.config.trace_every, self.config.epochs, self.method)
-
-    def _attached(self) -> Method:
-        return self.config.build_method().attach(
-            self.model, self.optimizer, total_steps=self.total_steps, seed=self.config.seed
-        )
-
-    @torch.no_grad()
-    def _make_fire_(self) -> None:
-        """Scale each layer so that the method's first wiring, sparse or not, fires."""
-        parameters = list(self.model.parameters())
-        given = [parameter.clone() for parameter in parameters]
-        self._attached().detach()  # leaves the weights of the first wiring
-        wired = [parameter.clone() for parameter in parameters]
-        models.excite_(self.model, next(self.train.epoch(0))[0])
-        for parameter, before, first in zip(parameters, given, wired, strict=True):
-            scale = 1.0 if parameter.equal(first) else parameter.norm() / first.norm()
-            parameter.copy_(before * scale)
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps taken."""
-        return self.place.epoch * len(self.train) + self.place.batch
-
-    def rate(self) -> float:
-        """Return the learning rate of the step to come; each round of the method starts anew."""
-        progress = self.steps / self.total_steps * self.method.rounds
-        return self.config.lr * RATES[self.config.schedule](progress % 1.0, self.config.warmup)
-
-    def time_steps(self) -> int:
-        """Return the time steps of the step to come: fewer in the early part, where there is one."""
-        config = self.config
-        early = config.early_time_steps and self.steps < config.early * self.total_steps
-        return config.early_time_steps if early else config.time_steps
-
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        """Return the config's loss."""
-        config = self.config
-        return LOSSES[config.loss](output, labels, config.rate_scale, config.label_smoothing)
-
-    def lesson(self, images: Tensor, output: Tensor) -> Tensor:
-        """Return the loss against the teacher's output."""
-        assert self.teacher is not None
-        with autocast(self.config, self.device):
-            return teacher.lesson(output, self.teacher(images), self.config.rate_scale)
-
-    def step(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take one optimizer step; return its loss, still on the device."""
-        rate = self.rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.model.time_steps = self.time_steps()
-        self.optimizer.zero_grad(set_to_none=True)
-        with autocast(self.config, self.device):
-            output = self.forward(images)
-        loss = self.loss(output, labels)
-        if self.teacher:
-            loss = torch.lerp(loss, self.lesson(images, output), self.config.teacher_weight)
-        loss.backward()
-        self.optimizer.step()
-        if self.average:
-            self.average.update()
-        self.place.batch += 1
-        return loss.detach()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that decides what follows."""
-        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
-        return {
-            "place": {**asdict(self.place), "loss_sum": float(self.place.loss_sum)},
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "method": self.method.state_dict(),
-            "average": self.average.state_dict() if self.average else {},
-            "seen": self.collector.seen,
-            "rng": {"cpu": torch.get_rng_state(), "cuda": cuda},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
-        self.place = Place(**state["place"])
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.method.load_state_dict(state["method"])
-        if self.average:
-            self.average.load_state_dict(state["average"])
-        self.collector.seen = {k: v.to(self.device) for k, v in state["seen"].items()}
-        torch.set_rng_state(state["rng"]["cpu"])
-        if self.device.type == "cuda" and state["rng"]["cuda"] is not None:
-            torch.cuda.set_rng_state(state["rng"]["cuda"], self.device)
-
-
 def fit(
     config: Config,
     run: str | Path | None = None,
@@ -219,27 +78,6 @@ def fit(
         return _run(training, _open(training, run, resume), progress)
 
 
-def prepare(config: Config, data: Dataset | None = None) -> Training:
-    """Return network, optimizer, method and batches at step 0; seeds torch with `config.seed`."""
-    device = choose_device(config.device)
-    data = data or datasets.load(config.dataset, config.data_dir or None)
-    data = data.hold_out(config.hold_out) if config.hold_out else data
-    torch.manual_seed(config.seed)
-    model = build_model(config, data, device)
-    train = training_batches(config, data, device)
-    next(train.epoch(0))  # an augmentation too large for the images says so here
-    return Training(
-        config=config,
-        device=device,
-        model=model,
-        forward=torch.compile(model) if config.compile else model,
-        optimizer=build_optimizer(config, model),
-        train=train,
-        test=test_batches(config, data, device),
-        teacher=teacher.load(config.teacher, data, device) if config.teacher else None,
-    )
-
-
 def _open(training: Training, run: str | Path | None, resume: bool) -> RunDir | None:
     """Make the run directory, or bring `training` to where the one that is there has stopped."""
     config = training.config
@@ -247,10 +85,9 @@ def _open(training: Training, run: str | Path | None, resume: bool) -> RunDir | 
         check(not resume, "resume", resume, "given together with a run directory")
         return None
     if not resume:
-        folder = RunDir.create(run, config, training.device)
-        folder.save_checkpoint(config, training.state_dict())
-        return folder
+        return RunDir.create(run, config, training.device, training.state_dict())
     folder = RunDir.open(run)
+    folder.sweep()
     if folder.finished:
         raise RewireError(f"{run}: has already reached its end; there is nothing to resume")
     training.load_state_dict(folder.load_checkpoint(config))
@@ -295,7 +132,7 @@ def _run(training: Training, folder: RunDir | None, progress: Progress) -> Resul
             stats = method.stats()
             collector.look(training.place.epoch + 1, method)
             # What finish() changes belongs to the figure reported: it comes before the last test.
-            masks = finish(training) if last else method.masks()
+            masks = training.finish() if last else method.masks()
             row = measure(training, masks, stats)
             with autocast(config, training.device):
                 images = (images for images, _ in training.test.epoch(0))
@@ -326,17 +163,6 @@ def _run(training: Training, folder: RunDir | None, progress: Progress) -> Resul
         model=training.model,
         masks=masks,
     )
-
-
-def finish(training: Training) -> dict[str, Tensor]:
-    """Fix the wiring; where weights are averaged, test and keep the mean under it."""
-    masks = training.method.finish()
-    if training.average:
-        training.average.install(masks)
-        epochs = training.train.epoch(training.place.epoch)
-        with autocast(training.config, training.device):
-            reestimate_(training.model, (images for images, _ in islice(epochs, BN_BATCHES)))
-    return masks
 
 
 def train_epoch(training: Training, tell: Progress) -> None:

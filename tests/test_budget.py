@@ -1,6 +1,7 @@
 """Budget against a loop in plain Python: dense feedback, exact counts, a floor for every layer."""
 
 import copy
+
 import pytest
 import torch
 from reference import Task, Twin, blank, close, compete, path, pull, row, strongest

@@ -4,20 +4,24 @@ import copy
 import logging
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rewire import kernels
+from rewire import cut, kernels
 from rewire.errors import RewireError
 from rewire.kernels import choice, fuse, ops
+from rewire.methods import gradr
 from rewire.models import Dropout, Spiking, conv, linear
 from rewire.neurons import IF, LIF, Neuron, lif
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Relative error allowed in the norm: the arithmetic is float32, results are rounded to the dtype.
 DTYPES = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 1e-3}
+# On a GPU every new set of constants costs seconds of compilation: there, fewer combinations.
+FULL = DEVICE == "cpu"
 MARGIN = 1e-4  # closer to the threshold than this, float32 and float64 may decide differently
 
 
@@ -70,9 +74,13 @@ def against_float64(x: Tensor, neuron: Neuron, grad: Tensor | None = None) -> No
     assert far(got, want) < DTYPES[x.dtype]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("time_steps", [1, 4, 8, 16])
-def test_neurons_over_time(dtype, time_steps):
+ALONG = [(1, torch.bfloat16), (4, torch.float32), (8, torch.bfloat16), (16, torch.float16)]
+
+
+@pytest.mark.parametrize(
+    ("time_steps", "dtype"), list(product([1, 4, 8, 16], DTYPES)) if FULL else ALONG, ids=str
+)
+def test_neurons_over_time(time_steps, dtype):
     against_float64(normal(time_steps, 3, 397, dtype=dtype) * 2, LIF())
 
 
@@ -188,10 +196,22 @@ def group_against_float64(row: list[nn.Module], x: Tensor, time_steps: int) -> N
         assert far(a, b) < 1e-5, name
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("pool", [False, True], ids=["plain", "pool"])
-@pytest.mark.parametrize("static", [False, True], ids=["timed", "static"])
-@pytest.mark.parametrize("dtype", DTYPES)
+SETTINGS = [  # dtype, static, pool, training: every pair of values once, at least
+    (torch.float32, False, True, True),
+    (torch.float32, True, False, False),
+    (torch.bfloat16, False, False, True),
+    (torch.bfloat16, True, True, False),
+    (torch.float16, True, True, True),
+    (torch.float16, False, False, False),
+]
+BOTH = (False, True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "static", "pool", "training"),
+    list(product(DTYPES, BOTH, BOTH, BOTH)) if FULL else SETTINGS,
+    ids=str,
+)
 def test_norm_fire_pool(dtype, static, pool, training):
     x = normal(1 if static else 4, 3, 20, 5, 7, dtype=dtype)
     group_against_float64(layers(20, pool, training), x, 4)
@@ -253,9 +273,9 @@ def test_pool_ties_go_to_the_first():
 @pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1000, 0.1), (-1e4, 3), (0, 1e-6)])
 def test_statistics_are_stable(offset, scale):
     x = normal(6, 7, 5, 9) * scale + offset
-    x[0, 0, 0] = offset + 50 * scale  # an outlier where a shift would be taken from
+    x[0, :, 0, 0] = offset + 50 * scale  # an outlier where a shift would be taken from
     mean, variance = ops.statistics(x)
-    wide = x.double().flatten(0, 2)
+    wide = x.double().movedim(1, -1).flatten(0, 2)
     assert far(mean, wide.mean(0)) < 1e-6
     assert far(variance, wide.var(0, correction=0)) < 1e-4
 
@@ -364,13 +384,77 @@ def test_the_path_is_logged_once(caplog):
         for _ in range(3):
             lif(normal(2, 3))
     assert [x.message for x in caplog.records] == [
-        "neurons run as fused Triton kernels (asked for)"
+        "neurons and updates run as fused Triton kernels (asked for)"
     ]
+
+
+def on_torch(function, *arguments):
+    kernels.use("torch")
+    result = function(*arguments)
+    kernels.use("triton")
+    return result
+
+
+VALUES = {
+    "one": lambda: normal(1),
+    "many": lambda: normal(40_001),
+    "ties": lambda: (normal(5000) * 2).round(),
+    "tiny": lambda: normal(777) * 1e-38,
+    "infinite": lambda: torch.cat([normal(9), normal(6) / 0, normal(3) * 0]),
+}
+
+
+@pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
+def test_kth_largest(make):
+    values = make()
+    for k in {1, values.numel(), values.numel() // 3 + 1}:
+        assert cut.kth_largest(values, k) == cut.select(values.cpu(), k).item()
+
+
+def test_strongest_is_the_same_on_both_paths():
+    scores = (normal(37, 50) * 8).round()
+    mask = cut.strongest(scores, 700)
+    assert mask.sum() == 700
+    assert torch.equal(mask, on_torch(cut.strongest, scores, 700))
+
+
+def weight_and_sign() -> tuple[Tensor, Tensor]:
+    """Return a channels-last weight that holds zeros, and signs that are not its own."""
+    weight = normal(6, 5, 3, 3).contiguous(memory_format=torch.channels_last)
+    weight[:2, :2] = 0.0
+    return weight, torch.ones_like(weight).copysign_(normal(6, 5, 3, 3, seed=1))
+
+
+@pytest.mark.parametrize("mu", [-2302.6, -0.5, 0.0, 0.3, float("-inf")])
+def test_drag_has_equal_bits_on_both_paths(mu):
+    weight, sign = weight_and_sign()
+    twin, version = weight.clone(), weight._version
+    gradr.drag_(weight, sign, mu, 3e-5)
+    on_torch(gradr.drag_, twin, sign, mu, 3e-5)
+    assert torch.equal(weight, twin)
+    assert weight._version > version
+
+
+def test_rectify_has_equal_bits_on_both_paths():
+    weight, sign = weight_and_sign()
+    weight[3, 3] = torch.nan
+    shown = gradr.rectify(weight, sign)
+    assert shown.stride() == weight.stride()
+    assert torch.equal(shown.nan_to_num(9), on_torch(gradr.rectify, weight, sign).nan_to_num(9))
+    assert shown[3, 3].isnan().all()
+
+
+def test_updates_leave_other_layouts_to_torch():
+    weight, sign = weight_and_sign()
+    assert kernels.alike(weight, sign)
+    assert not kernels.alike(weight, sign.contiguous())
+    assert not kernels.alike(weight[:, ::2], sign[:, ::2])
+    assert not kernels.alike(weight.double(), sign.double())
 
 
 def test_operators_are_registered_whole():
     """Schema, shapes for the compiler, and autograd agree with what runs."""
-    x = normal(4, 4, 4, 6).requires_grad_()
+    x = normal(4, 4, 4, 6).permute(0, 3, 1, 2).requires_grad_()
     mean, variance = (v.detach() for v in ops.statistics(x.detach()))
     norm = (mean, variance, normal(6).requires_grad_(), normal(6).requires_grad_(), 1e-5, True)
     torch.library.opcheck(ops.fire, (x, *norm, 2, False, True, 2.0, 1.0, 0.0, "atan"))

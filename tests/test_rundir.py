@@ -57,6 +57,24 @@ def test_an_empty_directory_is_taken(tmp_path, config):
     assert RunDir.create(tmp_path, config, CPU).config() == config
 
 
+def test_what_a_start_cut_short_has_left_is_written_over(tmp_path, config):
+    for name in ("env.json", "checkpoint.pt", ".config.toml.4242"):
+        (tmp_path / name).write_text("half of it")
+    (tmp_path / "metrics.jsonl").write_text("")
+    run = RunDir.create(tmp_path, config, CPU, {"step": 0})
+    assert run.load_checkpoint(config) == {"step": 0}
+    names = {"config.toml", "env.json", "metrics.jsonl", "checkpoint.pt"}
+    assert set(os.listdir(tmp_path)) == names
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "model.safetensors", "traces.npz"])
+def test_a_run_that_only_lacks_its_config_is_left_alone(tmp_path, config, file):
+    (tmp_path / "checkpoint.pt").write_text("precious")
+    (tmp_path / file).write_text("precious")
+    refused(lambda: RunDir.create(tmp_path, config, CPU), "not empty")
+    assert set(os.listdir(tmp_path)) == {"checkpoint.pt", file}
+
+
 def test_a_place_that_cannot_be_written_is_refused(tmp_path, config):
     (tmp_path / "file").write_text("")
     refused(lambda: RunDir.create(tmp_path / "file", config, CPU), "not empty")

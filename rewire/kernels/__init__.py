@@ -1,5 +1,5 @@
 """Fused GPU kernels; `use` chooses between them and plain torch, which computes the same."""
 
-from rewire.kernels.choice import fusible, use
+from rewire.kernels.choice import alike, fusible, use
 
-__all__ = ["fusible", "use"]
+__all__ = ["alike", "fusible", "use"]

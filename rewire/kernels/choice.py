@@ -42,6 +42,16 @@ def fusible(x: Tensor, time_steps: int) -> bool:
     return fits and fused(x.device.type)
 
 
+def alike(*weights: Tensor) -> bool:
+    """Return whether the kernels may run over these weights' memory, place by place."""
+    first = weights[0]
+    dense = first.is_contiguous() or (
+        first.ndim == 4 and first.is_contiguous(memory_format=torch.channels_last)
+    )
+    same = all(x.dtype == torch.float32 and x.stride() == first.stride() for x in weights)
+    return dense and same and first.numel() > 0 and fused(first.device.type)
+
+
 @torch.compiler.assume_constant_result
 def fused(device: str) -> bool:
     """Return whether the fused kernels run on this type of device, and log it the first time."""
@@ -57,4 +67,4 @@ def fused(device: str) -> bool:
 
 @cache
 def _tell(what: str, why: str) -> None:
-    log.info("neurons run as %s (%s)", what, why)
+    log.info("neurons and updates run as %s (%s)", what, why)

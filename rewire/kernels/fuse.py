@@ -68,7 +68,7 @@ def run(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
     check(len(x) in (1, time_steps), "time", len(x), f"1 or {time_steps}")
     if len(group) == 3:
         check(min(x.shape[3:]) >= 2, "images", tuple(x.shape), "2x2 or more where pooled")
-    images = x.flatten(0, 1).permute(0, 2, 3, 1).contiguous()
+    images = x.flatten(0, 1)
     mean, variance = _statistics(norm, images)
     from rewire.kernels import ops
 
@@ -88,7 +88,7 @@ def run(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
         neuron.rest,
         neuron.surrogate,
     )
-    return spikes.permute(0, 3, 1, 2).unflatten(0, (time_steps, x.shape[1]))
+    return spikes.unflatten(0, (time_steps, x.shape[1]))
 
 
 @torch.no_grad()
@@ -100,7 +100,7 @@ def _statistics(norm: nn.BatchNorm2d, images: Tensor) -> tuple[Tensor, Tensor]:
         return norm.running_mean, norm.running_var
     from rewire.kernels import ops
 
-    count = images.shape[:3].numel()
+    count = images.numel() // images.shape[1]
     check(count > 1, "values per channel", count, "more than 1 when training")
     assert norm.num_batches_tracked is not None
     assert norm.momentum is not None

@@ -1,9 +1,11 @@
 """The Triton programs as torch operators: autograd, shapes for `torch.compile`, launch sizes.
 
-Images are ``[time * batch, height, width, channels]``, contiguous: the memory of a channels-last
-tensor. A static current has no time: ``[batch, ...]``. Nothing here waits for the device.
+Images are ``[time * batch, channels, height, width]`` in channels-last memory, going in and coming
+out: what the compiler, too, wants of everything around a convolution, so it adds no copies. A
+static current has no time: ``[batch, ...]``. Nothing here waits for the device.
 """
 
+from math import prod
 from typing import Any
 
 import torch
@@ -25,6 +27,16 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def _rows(x: Tensor) -> Tensor:
+    """Return images as ``[..., height, width, channels]``, contiguous; no copy if channels-last."""
+    return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 else x.contiguous()
+
+
+def _images(rows: Tensor) -> Tensor:
+    """Return contiguous ``[..., height, width, channels]`` as channels-last images."""
+    return rows.permute(0, 3, 1, 2) if rows.ndim == 4 else rows
+
+
 def _tile(channels: int, size: int) -> dict[str, int]:
     width = min(1 << (channels - 1).bit_length(), WIDEST)
     return {"ROWS": max(1, size // width), "WIDTH": width}
@@ -42,11 +54,11 @@ def statistics(
     running_var: Tensor | None = None,
     momentum: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance of every channel of ``[..., channels]``, in float32.
+    """Return mean and biased variance of every channel of the images, in float32.
 
     Running statistics, where given, move towards the mean and the unbiased variance.
     """
-    x = x.contiguous()
+    x = _rows(x)
     channels, total = x.shape[-1], x.numel()
     tile = _tile(channels, TILE)
     tiles = _ceil(total // channels, tile["ROWS"])
@@ -55,8 +67,7 @@ def statistics(
     mean, variance = (x.new_empty(channels, dtype=torch.float32) for _ in range(2))
     grid = (count, _ceil(channels, tile["WIDTH"]))
     sizes = total, channels, count
-    flags = {"ROUNDS": _ceil(tiles, count), "UNROLL": UNROLL, **tile}
-    programs.moments[grid](x, parts, *sizes, **flags)
+    programs.moments[grid](x, parts, *sizes, _ceil(tiles, count), UNROLL=UNROLL, **tile)
     programs.merge[(_ceil(channels, 8),)](
         parts,
         mean,
@@ -76,7 +87,7 @@ def statistics(
 
 @statistics.register_fake
 def _(x: Tensor, *running: Any) -> tuple[Tensor, Tensor]:
-    return tuple(x.new_empty(x.shape[-1], dtype=torch.float32) for _ in range(2))  # pyright: ignore
+    return tuple(x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))  # pyright: ignore
 
 
 @torch.library.custom_op("rewire::fire", mutates_args=())
@@ -101,8 +112,8 @@ def fire(
     Without `mean` the currents go to the neurons as they are. `mean` and `variance` count as
     functions of x in backward where `batch_statistics`.
     """
-    x = x.contiguous()
     spikes, winners = _empty(x, time_steps, static, pool)
+    x = _rows(x)
     total = x.numel() if static else x.numel() // time_steps
     flags = {"TIME": time_steps, "STATIC": static, **_constants(tau, threshold, rest)}
     norm = mean, variance, weight, bias
@@ -130,12 +141,12 @@ def _channels(x: Tensor, mean: Tensor | None) -> int:
 
 
 def _empty(x: Tensor, time_steps: int, static: bool, pool: bool) -> tuple[Tensor, Tensor]:
-    images, *place = x.shape
+    images, *place = _rows(x).shape
     batch = images if static else images // time_steps
     if pool:
         place = [place[0] // 2, place[1] // 2, place[2]]
-    winners = x.new_empty([batch, *place] if pool else [0], dtype=torch.int32)
-    return x.new_empty(time_steps * batch, *place), winners
+    winners = x.new_empty(batch * prod(place) if pool else 0, dtype=torch.int32)
+    return _images(x.new_empty(time_steps * batch, *place)), winners
 
 
 @fire.register_fake
@@ -175,7 +186,7 @@ def fire_backward(
     surrogate: str,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of x, and ``sum dy``, ``sum dy (x - mean)`` of every channel."""
-    grad, x = grad.contiguous(), x.contiguous()
+    grad, x = _rows(grad), _rows(x)
     dx = torch.empty_like(x)
     total = x.numel() if static else x.numel() // time_steps
     norm, channels = mean is not None, _channels(x, mean)
@@ -202,25 +213,25 @@ def fire_backward(
             dx,
             *sizes,
             some,
+            _ceil(tiles, some),
             count,
             eps,
             REDUCE=True,
-            ROUNDS=_ceil(tiles, some),
             **flags,
         )
         sums = parts.sum(1)
     programs.fire_backward[(tiles, blocks)](
-        *inputs, sums, sums, dx, *sizes, tiles, count, eps, REDUCE=False, ROUNDS=1, **flags
+        *inputs, sums, sums, dx, *sizes, tiles, 1, count, eps, REDUCE=False, **flags
     )
-    return dx, sums
+    return _images(dx), sums
 
 
 @fire_backward.register_fake
 def _(
     grad: Tensor, winners: Tensor, x: Tensor, mean: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor]:
-    channels = 0 if mean is None else x.shape[-1]
-    return torch.empty_like(x), x.new_empty(2, channels, dtype=torch.float32)
+    channels = 0 if mean is None else x.shape[1]
+    return _images(torch.empty_like(_rows(x))), x.new_empty(2, channels, dtype=torch.float32)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -61,7 +61,7 @@ def _charge(u, x, mean, gain, push, LEAK: tl.constexpr, NORM: tl.constexpr):
 def _derivative(m, THRESHOLD: tl.constexpr, SURROGATE: tl.constexpr):
     """Return the surrogate's derivative at ``m - threshold``."""
     if SURROGATE == "atan":
-        y = (m - THRESHOLD) * 3.141592653589793
+        y = m * 3.141592653589793 - THRESHOLD * 3.141592653589793
         root = tl.rsqrt(y * y + 1.0)  # a division takes twice the instructions
         d = root * root
     elif SURROGATE == "sigmoid":
@@ -75,23 +75,23 @@ def _derivative(m, THRESHOLD: tl.constexpr, SURROGATE: tl.constexpr):
 @triton.jit
 def _norm(
     mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps,
-    GAIN: tl.constexpr, REST: tl.constexpr, NORM: tl.constexpr,
+    GAIN: tl.constexpr, LEAK: tl.constexpr, REST: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """Return mean, rstd, weight rstd, and the two factors of ``current / tau = d gain + push``."""
     mean, rstd, scale = 0.0, 1.0, 1.0
-    gain, push = GAIN, REST * GAIN
+    gain, push = GAIN, REST * (1.0 - LEAK)
     if NORM:
         mean = _channel(mean_ptr, column, channels)
         rstd = tl.rsqrt(_channel(var_ptr, column, channels) + eps)
         scale = _channel(weight_ptr, column, channels) * rstd
-        gain, push = scale * GAIN, (_channel(bias_ptr, column, channels) + REST) * GAIN
+        gain, push = scale * GAIN, push + _channel(bias_ptr, column, channels) * GAIN
     return mean, rstd, scale, gain, push
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs", "rounds"])
 def moments(
-    x_ptr, out_ptr, total, channels, programs,
-    ROUNDS: tl.constexpr, UNROLL: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x_ptr, out_ptr, total, channels, programs, rounds,
+    UNROLL: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write mean and squared deviation of this program's rows: ``[2, programs, channels]``.
 
@@ -104,7 +104,8 @@ def moments(
     shift = origin.to(tl.float32)
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
     squares = tl.zeros((ROWS, WIDTH), tl.float32)
-    for i in range(0, ROUNDS, UNROLL):
+    i = 0
+    while i < rounds:
         xs = ()
         for j in tl.static_range(UNROLL):  # all reads are under way before the first is needed
             tile = (first + (i + j) * programs).to(tl.int64) * ROWS
@@ -114,6 +115,7 @@ def moments(
             d = xs[j].to(tl.float32) - shift
             sums += d
             squares += d * d
+        i += UNROLL
     known = column < channels
     count = _met(total // channels - row, programs * ROWS)[:, None]
     some = tl.maximum(count, 1.0)
@@ -133,7 +135,7 @@ def _met(left, stride):
     return tl.maximum((left + stride - 1) // stride, 0).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs", "tile"])
 def merge(
     part_ptr, mean_ptr, var_ptr, running_mean_ptr, running_var_ptr,
     total, channels, programs, tile, momentum,
@@ -188,7 +190,7 @@ def fire(
     """Write the spikes of one tile; STATIC: the same current at every step, read once."""
     _, column, offset, inside = _tile(tl.program_id(0) * ROWS, total, channels, ROWS, WIDTH)
     mean, _, _, gain, push = _norm(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, REST, NORM
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, NORM
     )
     xs = _load(x_ptr, offset, inside, total, 1 if STATIC else TIME)
     u = tl.full((ROWS, WIDTH), REST, tl.float32)
@@ -216,7 +218,7 @@ def fire_and_pool(
         tl.program_id(0) * ROWS, pooled_total, channels, ROWS, WIDTH
     )
     mean, _, _, gain, push = _norm(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, REST, True
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, True
     )
     image, h, w = _place(row, height // 2, width // 2)
     corner = ((image * height + h * 2) * width + w * 2).to(tl.int64)
@@ -248,14 +250,14 @@ def _through(carry, x, mean, gain, level, slope, BATCH: tl.constexpr):
     return dx
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs", "rounds", "count"])
 def fire_backward(
     grad_ptr, winner_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, sum_ptr, part_ptr, dx_ptr,
-    total, pooled_total, rows, channels, height, width, programs, count, eps,
+    total, pooled_total, rows, channels, height, width, programs, rounds, count, eps,
     TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, POOL: tl.constexpr,
     REDUCE: tl.constexpr, BATCH: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
-    SURROGATE: tl.constexpr, ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Integrate anew, go back in time, and either sum over rows or write the gradient of x.
 
@@ -268,7 +270,7 @@ def fire_backward(
     """
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     mean, rstd, scale, gain, push = _norm(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, REST, NORM
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, NORM
     )
     level, slope = 0.0, 0.0
     if NORM and BATCH and not REDUCE:
@@ -277,7 +279,8 @@ def fire_backward(
     first = tl.program_id(0)
     sum_dy = tl.zeros((ROWS, WIDTH), tl.float32)
     sum_dyd = tl.zeros((ROWS, WIDTH), tl.float32)
-    for i in range(ROUNDS):
+    i = 0
+    while i < rounds:
         tile = (first + i * programs) * ROWS
         row, _, offset, inside = _tile(tile, total, channels, ROWS, WIDTH)
         winner = tl.zeros((ROWS, WIDTH), tl.int32)
@@ -332,6 +335,7 @@ def fire_backward(
                 else:
                     dx = _through(static_dy, xs[0], mean, gain, level, slope, NORM and BATCH)
                     tl.store(dx_ptr + offset, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        i += 1
     if REDUCE:
         out = part_ptr + first * channels + column
         known = column < channels

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from rewire.asked import asked
 from rewire.cut import levels, wire
 from rewire.errors import RewireError, check
+from rewire.kernels import alike
 from rewire.method import Latent, warn_of_weight_decay
 from rewire.schedules import cubic
 from rewire.targets import Layer
@@ -31,7 +32,7 @@ def laplace_location(sparsity: float, alpha: float) -> float:
 
 @dataclass(kw_only=True)
 class GradR(Latent):
-    """Gradient rewiring: the gradient at weight 0 brings absent synapses back, a prior drags all down.
+    """The gradient at weight 0 brings absent synapses back; a prior drags all of them down.
 
     ``w = s relu(theta)``, s = +-1 fixed at the start, and for every theta, present or absent::
 
@@ -48,11 +49,19 @@ class GradR(Latent):
     name = "gradr"
     exclusive = ("alpha", "connectivity")
 
-    alpha: float | None = field(default=None, metadata={"help": "penalty: the prior's pull on every theta"})
-    sparsity: float = field(default=0.95, metadata={"help": "the paper's p, which sets mu; at least 0.5"})
+    alpha: float | None = field(
+        default=None, metadata={"help": "penalty: the prior's pull on every theta (1e-3)"}
+    )
+    sparsity: float = field(
+        default=0.95, metadata={"help": "the paper's p, which sets mu; at least 0.5"}
+    )
     connectivity: float | None = asked(None, "asked share of synapses; left out: alpha decides")
-    ramp: float = field(default=0.6, metadata={"help": "steered: share of the run to the asked share"})
-    every: int = field(default=4, metadata={"help": "steered: steps between solutions for the drift"})
+    ramp: float = field(
+        default=0.6, metadata={"help": "steered: share of the run to the asked share"}
+    )
+    every: int = field(
+        default=4, metadata={"help": "steered: steps between solutions for the drift"}
+    )
 
     def __post_init__(self) -> None:
         if self.alpha is not None and self.asked is not None:
@@ -69,14 +78,15 @@ class GradR(Latent):
             0.5 <= self.sparsity < 1,
             "sparsity",
             self.sparsity,
-            "in [0.5, 1): below 0.5 mu is positive and the weights' prior has two peaks (paper, appendix C)",
+            "in [0.5, 1): below 0.5 mu is positive and the weights' prior has two peaks "
+            "(paper, appendix C)",
         )
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Split each weight into sign and theta; a weight of 0 gets sign +1, never 0."""
-        warn_of_weight_decay(self, layers)
         for optimizer in {id(x.optimizer): x.optimizer for x in layers}.values():
             refuse_sign_dependent(optimizer)
+        warn_of_weight_decay(self, layers)
         for layer in layers:
             weight = layer.weight.detach()
             layer.state["latent"] = weight.clone()
@@ -88,8 +98,7 @@ class GradR(Latent):
             return
         mu = laplace_location(self.sparsity, self.alpha)
         for layer in layers:
-            latent, sign = layer.weight, layer.state["sign"]
-            latent.sub_(sign * torch.sign(latent * sign - mu) * (layer.lr * self.alpha))
+            drag_(layer.weight, layer.state["sign"], mu, layer.lr * self.alpha)
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Where steered, let all theta drift alike, as far as the asked share needs."""
@@ -102,12 +111,30 @@ class GradR(Latent):
 
     def project(self, layer: Layer) -> Tensor:
         """``w = s relu(s u)``."""
-        sign = layer.state["sign"]
-        return (layer.state["latent"] * sign).relu_().mul_(sign)
+        return rectify(layer.state["latent"], layer.state["sign"])
+
+
+def drag_(latent: Tensor, sign: Tensor, mu: float, pull: float | Tensor) -> None:
+    """``u <- u - s sign(s u - mu) pull``."""
+    if isinstance(pull, float) and alike(latent, sign):
+        from rewire.kernels import weights  # needs Triton, which need not be there
+
+        weights.drag_(latent, sign, mu, pull)
+    else:
+        latent.sub_(sign * torch.sign(latent * sign - mu) * pull)
+
+
+def rectify(latent: Tensor, sign: Tensor) -> Tensor:
+    """Return ``s relu(s u)``."""
+    if alike(latent, sign):
+        from rewire.kernels import weights
+
+        return weights.rectify(latent, sign)
+    return (latent * sign).relu_().mul_(sign)
 
 
 def refuse_sign_dependent(optimizer: Optimizer) -> None:
-    """Raise unless mirrored gradients make mirrored moves, tried on a 4 x 4 matrix over three steps."""
+    """Raise unless mirrored gradients make mirrored moves, tried on a 4 x 4 matrix."""
     kind, options = type(optimizer), optimizer.defaults
     accepted = inspect.signature(kind).parameters
     options = {k: v for k, v in options.items() if k in accepted and not isinstance(v, Tensor)}
@@ -130,6 +157,6 @@ def refuse_sign_dependent(optimizer: Optimizer) -> None:
         ) from error
     if not same:
         raise RewireError(
-            f"gradr: {kind.__name__} moves mirrored gradients differently, so moving s*theta is not "
-            "moving theta; use a sign-equivariant optimizer: SGD, Adam, AdamW or RMSprop"
+            f"gradr: {kind.__name__} moves mirrored gradients differently, so moving s*theta is "
+            "not moving theta; use a sign-equivariant optimizer: SGD, Adam, AdamW or RMSprop"
         )

@@ -1,6 +1,7 @@
 """The figures: each a function from runs to a `Plot`, None where the runs hold nothing for it."""
 
 from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -116,9 +117,9 @@ def frontier(runs: Sequence[Run]) -> Plot | None:
         panels[-1].set_xlabel("connectivity, % of weights")
 
     caption = (
-        "Each mark is the last epoch of a run; up and to the left is better. The dashed line is "
-        "the dense network, hollow grey marks are published results. Epoch noise is about 0.2 "
-        "points on CIFAR-10: smaller gaps mean nothing."
+        "Each mark is the last epoch, mean and deviation over seeds; up and to the left is better. "
+        "The dashed line is the dense network, hollow grey marks are published results. Epoch "
+        "noise is about 0.2 points on CIFAR-10: smaller gaps mean nothing."
     )
     data = [{"run": run.name, **_end(run)} for run in good]
     size = (5.4, 3.4 * len(datasets) + 0.4)
@@ -143,27 +144,36 @@ def _frontier(axes: Axes, dataset: str, runs: list[Run], theme: Theme) -> None:
     level = float(np.mean(dense)) if dense else DENSE.get(dataset)
     if level is not None:
         axes.axhline(level, color=theme.ink, lw=1, ls="--", label="dense")
-    for method, points in _by_method(runs).items():
-        i, points = hue(method), sorted(points)
+    ours = _points(runs)
+    for method, points in ours.items():
+        i, (x, y, deviation) = hue(method), zip(*sorted(points), strict=True)
         alone: dict[str, Any] = {"ls": ""} if len(points) > 12 else {}
-        axes.plot(
-            *zip(*points, strict=True), color=colour(i), marker=MARKERS[i % len(MARKERS)],
-            label=method, **alone,
+        axes.errorbar(
+            x, y, deviation if any(deviation) else None, color=colour(i), capsize=2,
+            marker=MARKERS[i % len(MARKERS)], label=method, **alone,
         )  # fmt: skip
     axes.set(ylabel="test accuracy, %")
-    low = min((y for points in _by_method(runs).values() for _, y in points), default=90)
+    low = min((y for points in ours.values() for _, y, _ in points), default=90)
     axes.set_ylim(bottom=max(0, min(low, 99) - 3))
     log_axis(axes, "x")
     note(axes, dataset)
     axes.legend(loc="lower right", ncols=2 if len(axes.lines) > 5 else 1)
 
 
-def _by_method(runs: Sequence[Run]) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, list[tuple[float, float]]] = {}
+def _points(runs: Sequence[Run]) -> dict[str, list[tuple[float, float, float]]]:
+    """Return (connectivity, accuracy, its deviation) in %, over seeds, by method."""
+    repeats: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        if run.config and run.config.method != "dense":
-            point = (100 * run.last["connectivity"], 100 * run.last["accuracy"])
-            found.setdefault(run.config.method, []).append(point)
+        repeats.setdefault(run.recipe, []).append(run)
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for group in repeats.values():
+        config = group[0].config
+        if config and config.method != "dense":
+            shares = [100 * run.last["connectivity"] for run in group]
+            accuracies = [100 * run.last["accuracy"] for run in group]
+            deviation = stdev(accuracies) if len(group) > 1 else 0.0
+            point = (fmean(shares), fmean(accuracies), deviation)
+            found.setdefault(config.method, []).append(point)
     return found
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rewire.config import Config
+from rewire.config import Config, settings
 from rewire.errors import RewireError
 from rewire.rundir import CONFIG, ENV, METRICS, RunDir
 from rewire.traces import Traces
@@ -78,6 +78,13 @@ class Run:
     def label(self) -> str:
         """Method and knob, for legends."""
         return f"{self.config.method} {self.knob}".strip() if self.config else self.name
+
+    @property
+    def recipe(self) -> tuple[str, ...]:
+        """Its settings that decide the outcome, without the seed: equal for repeats of one run."""
+        lines = self.config.to_toml().splitlines() if self.config else []
+        other = {"seed"} | {key for key, rule in settings().items() if rule.metadata.get("free")}
+        return tuple(line for line in lines if line.split(" = ")[0] not in other)
 
     @property
     def command(self) -> str:

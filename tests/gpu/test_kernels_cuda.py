@@ -1,10 +1,15 @@
-"""What only a GPU can show: real sizes, the compiler's code, graph capture, equal bits."""
+"""What only a GPU can show: real sizes, the compiler's code, graph capture, equal bits.
+
+Every new set of constants costs seconds of compilation, so all tests share few of them.
+"""
 
 import copy
+import re
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 from rewire import kernels
@@ -42,21 +47,27 @@ def far(a: Tensor, b: Tensor) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 
-@pytest.mark.parametrize("pool", [False, True])
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "static", "pool"),
+    [
+        (torch.bfloat16, False, False),
+        (torch.bfloat16, False, True),
+        (torch.bfloat16, True, False),
+        (torch.float32, False, True),
+    ],
+)
 def test_layer_of_the_real_size(dtype, static, pool):
     torch.manual_seed(1)
-    x = torch.randn(1 if static else 8, 8, 32, 32, 256, device="cuda", dtype=dtype).movedim(-1, 2)
+    x = torch.randn(1 if static else 4, 8, 32, 32, 256, device="cuda", dtype=dtype).movedim(-1, 2)
     row = [nn.BatchNorm2d(256).cuda(), LIF(), *([nn.MaxPool2d(2)] if pool else [])]
     nn.init.normal_(row[0].weight, 1.5, 0.3)
     wide_row = [copy.deepcopy(layer).double() for layer in row]
     x, wide = x.requires_grad_(), x.detach().double().requires_grad_()
-    spikes = fuse.run(row, x, 8)
+    spikes = fuse.run(row, x, 4)
     truth = wide_row[0](wide.flatten(0, 1)).unflatten(0, wide.shape[:2])
-    truth = wide_row[1](truth.expand(8, *truth.shape[1:]))
+    truth = wide_row[1](truth.expand(4, *truth.shape[1:]))
     if pool:
-        truth = wide_row[2](truth.flatten(0, 1)).unflatten(0, (8, 8))
+        truth = wide_row[2](truth.flatten(0, 1)).unflatten(0, (4, 8))
     assert (spikes != truth).double().mean() < 1e-5  # float32 decides at the threshold itself
     grad = torch.randn_like(spikes)
     got = torch.autograd.grad(spikes, [x, *row[0].parameters()], grad)
@@ -68,10 +79,10 @@ def test_layer_of_the_real_size(dtype, static, pool):
 
 
 def test_more_currents_than_32_bits_can_count():
-    x = torch.full((17, 2**27), 1.5, device="cuda", dtype=torch.bfloat16)[:16]
+    x = torch.full((4, 2**29), 1.5, device="cuda", dtype=torch.bfloat16)
     x[:, -1] = 4.0
     spikes = LIF()(x)
-    assert spikes[:, 0].tolist() == [0, 1] * 8  # m = 0.75, then 1.125
+    assert spikes[:, 0].tolist() == [0, 1] * 2  # m = 0.75, then 1.125
     assert bool(spikes[:, -1].all())
     assert bool((spikes[-1, :-1] == 1).all())
 
@@ -100,13 +111,20 @@ def test_network_learns_the_same_on_both_paths():
 
 
 def test_compiled_network():
+    """The same loss and gradients, and no kernel that copies currents for the sake of a layout."""
     model, images, labels = network()
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
-    loss = loss_of(compiled, images, labels)
+
+    def step() -> Tensor:
+        loss = loss_of(compiled, images, labels)
+        loss.backward()
+        return loss
+
+    loss, sources = run_and_get_code(step)
     expected = loss_of(twin, images, labels)
-    loss.backward()
     expected.backward()
+    assert not re.search(r"fused_\w*statistics", "".join(sources))
     assert loss.item() == pytest.approx(expected.item(), rel=0.05)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert far(model.fc2.weight.grad, twin.fc2.weight.grad) < 0.2
@@ -114,13 +132,13 @@ def test_compiled_network():
 
 def test_two_runs_are_equal_bit_for_bit():
     torch.manual_seed(2)
-    x = torch.randn(8 * 16, 32, 32, 256, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(4 * 16, 32, 32, 256, device="cuda", dtype=torch.bfloat16).permute(0, 3, 1, 2)
     grad = torch.randn_like(x)
     one = torch.ones(256, device="cuda")
     runs = []
     for _ in range(2):
         norm = (*ops.statistics(x), one, one, 1e-5, True)
-        rest = (8, False, False, 2.0, 1.0, 0.0, "atan")
+        rest = (4, False, False, 2.0, 1.0, 0.0, "atan")
         spikes, winners = ops.fire(x, *norm, *rest)
         runs.append((*norm[:2], spikes, *ops.fire_backward(grad, winners, x, *norm, *rest)))
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))

@@ -1,0 +1,80 @@
+"""The command line: the only package that prints, parses flags and sets exit codes.
+
+Exit codes: 0 done, 1 training failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. What is heavy is
+imported where it is used, so that help is quick.
+"""
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+from rewire import __version__
+from rewire.cli import data, frontier, report, ship, train
+from rewire.cli.show import complain
+from rewire.errors import RewireError, unknown
+
+HELP = """\
+rewire: spiking neural networks that grow their own sparse wiring
+
+usage: rewire COMMAND [flags]          rewire COMMAND --help tells them
+
+{commands}
+
+examples:
+  rewire train                                      embedded digits, Grad R, under a minute
+  rewire train --method deepr --connectivity 0.05   another method; its fields are flags
+  rewire train --preset mnist-fast --out runs/mine  first: rewire data get mnist
+  rewire train --resume runs/mine                   go on where it stopped"""
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "train": train.train,
+    "eval": train.evaluate,
+    "frontier": frontier.frontier,
+    "methods": data.methods,
+    "data": data.data,
+    "export": ship.export,
+    "predict": ship.predict,
+    "report": report.report,
+    "figures": report.figures,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    command = arguments[0] if arguments else "--help"
+    if command in ("-h", "--help", "help"):
+        rows = [
+            f"  {name:10}{(run.__doc__ or '').splitlines()[0]}" for name, run in COMMANDS.items()
+        ]
+        print(HELP.format(commands="\n".join(rows)))
+        return 0
+    if command == "--version":
+        print(f"rewire {__version__}")
+        return 0
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
+        return guarded(command, arguments[1:])
+
+
+def guarded(command: str, arguments: Sequence[str]) -> int:
+    """Run a command; turn what stops it into one line and an exit code."""
+    try:
+        if command not in COMMANDS:
+            raise unknown("command", command, COMMANDS)
+        COMMANDS[command](arguments)
+        sys.stdout.flush()
+        return 0
+    except RewireError as error:
+        complain(str(error))
+        return 2
+    except KeyboardInterrupt as stopped:
+        return 128 + getattr(stopped, "number", signal.SIGINT)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except ArithmeticError as error:  # train.Diverged
+        complain(str(error))
+        return 1

@@ -1,0 +1,99 @@
+"""`rewire train` and `rewire eval`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rewire.cli.flags import Parser, add_settings
+from rewire.cli.show import complain, percent, print_figures, print_layers, progress_display
+from rewire.config import Config, flag, resolve, settings
+from rewire.errors import RewireError
+
+if TYPE_CHECKING:
+    from rewire.train import Result
+
+
+def train(arguments: Sequence[str]) -> None:
+    """Train a network; every setting and every field of a method is a flag."""
+    given = train_parser().read(arguments)
+    preset, file, out, resume = (
+        given.pop(key, None) for key in ("preset", "config", "out", "resume")
+    )
+    from rewire.rundir import free_name
+
+    if resume:
+        refuse_with_resume({"preset": preset, "config": file, "out": out, **given})
+        config, out = resume_config(resume, given), resume
+    else:
+        config = resolve(preset, file, given)
+        out = out or free_name("runs", f"{config.dataset}-{config.method}")
+    from rewire.train import fit
+
+    print(config.to_toml())
+    try:
+        with progress_display(config) as show:
+            result = fit(config, out, resume=bool(resume), progress=show)
+    except KeyboardInterrupt:
+        complain(f"stopped; go on with: rewire train --resume {out}")
+        raise
+    print_result(result)
+    print(f"run directory: {out}")
+
+
+def train_parser() -> Parser:
+    """Return the parser with a flag for each setting and each method's field."""
+    parser = Parser("train", train.__doc__ or "")
+    parser.add_argument("--out", metavar="DIR", help="run directory (runs/<dataset>-<method>-<n>)")
+    parser.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped")
+    add_settings(parser)
+    return parser
+
+
+def refuse_with_resume(given: dict[str, Any]) -> None:
+    """Raise for a flag that would make it another run."""
+    free = [key for key, rule in settings().items() if rule.metadata.get("free")]
+    for key, value in given.items():
+        if value is not None and key not in free:
+            flags = ", ".join(map(flag, free))
+            raise RewireError(f"{flag(key)}: not together with --resume, which takes only {flags}")
+
+
+def resume_config(run: str, given: dict[str, str]) -> Config:
+    """Return the run's own settings with the free ones that are given now."""
+    from rewire.rundir import RunDir
+
+    return RunDir.open(run).config(given)
+
+
+def print_result(result: "Result") -> None:
+    """Print what was asked and what was reached, then each layer."""
+    asked = {"asked connectivity": percent(result.asked)} if result.asked is not None else {}
+    print_figures(
+        asked
+        | {
+            "reached connectivity": percent(result.connectivity),
+            "accuracy": percent(result.accuracy),
+            "time": f"{result.seconds:.1f} s",
+        }
+    )
+    print_layers(result.layers)
+
+
+def evaluate(arguments: Sequence[str]) -> None:
+    """Test the network of a finished run on the test set."""
+    parser = Parser("eval", evaluate.__doc__ or "")
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("--data-dir", help="where data sets lie")
+    parser.add_argument("--device", help="auto, cpu or cuda")
+    given = parser.read(arguments)
+    run = given.pop("run")
+    from rewire.evaluate import score
+
+    figures = score(run, {key: value for key, value in given.items() if value is not None})
+    print_figures(
+        {
+            "accuracy": percent(figures.accuracy),
+            "connectivity by mask": percent(figures.connectivity),
+            "connectivity by non-zero weights": percent(figures.nonzero),
+        }
+    )
+    print_layers(figures.layers)
