@@ -270,7 +270,8 @@ def test_names_are_text_in_html_and_markdown(runs):
     assert "<script>alert" not in html
     assert html.count("<script") == 2 + 2 * len(draw_all(found)) - len(draw_all(found)) - 1
     markdown = text.build(found)
-    assert "<script>" not in markdown.replace("\\<script\\>", "")
+    outside = re.sub(r"(`+).*?\1", "", markdown)  # a code span shows what is in it as text
+    assert "<script>" not in outside.replace("\\<script\\>", "")
     table = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
 
