@@ -6,7 +6,9 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 .PHONY: demo test test-all test-gpu lint format wheel clean
 
 demo: .venv/core
-	$(BIN)/rewire train --preset digits
+	$(BIN)/rewire train --method dense
+	$(BIN)/rewire train
+	$(BIN)/rewire train --method budget --connectivity 0.05 --lr 5e-3
 	$(BIN)/rewire report runs -o runs/report.html
 
 test: .venv/dev

@@ -5,7 +5,7 @@
  *
  * Every path adds to a current in ascending order of (input, plane), one rounding an addition, so
  * that all of them, and the torch twin in fallback.py, fire alike bit for bit. Build with
- * -ffp-contract=off. Sizes and indices are checked by the caller, plan.py.
+ * -ffp-contract=off. Sizes and indices are checked by the caller, native.py.
  */
 #include <stdint.h>
 #include <string.h>
@@ -322,63 +322,130 @@ void rewire_conv_analogue(const layer_t *l, const float *images, int64_t image, 
 /* ---------------------------------------------------------------- fully connected
  * A block of `vectors` words of outputs, of `total` words in all, from word `begin` on. */
 
-/* Write down the inputs that fire, in order, each as often as it counts. */
-static int64_t list_events(const layer_t *l, const uint16_t *map, int64_t rows, int64_t row_words,
-                           int64_t width, uint32_t *events)
+/* Up to GROUP steps of a sample run together: a column is fetched once, and each of its weights
+ * added to the currents of those steps in which the input fires. */
+enum { GROUP = 8 };
+
+typedef struct {
+    uint32_t input, steps; /* one bit a step */
+} event_t;
+
+/* Write down the inputs that fire in `steps` maps, in order, once for each plane. */
+static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps, int64_t rows,
+                           int64_t row_words, int64_t width, event_t *events)
 {
+    const int64_t map = l->planes * l->plane_words;
     int64_t count = 0;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t k = 0; k < row_words; k++) {
-            const uint16_t *word = map + r * row_words + k;
+            const uint16_t *word = maps + r * row_words + k;
             unsigned any = 0;
-            for (int64_t p = 0; p < l->planes; p++)
-                any |= word[p * l->plane_words];
+            for (int64_t t = 0; t < steps; t++)
+                for (int64_t p = 0; p < l->planes; p++)
+                    any |= word[t * map + p * l->plane_words];
             for (; any; any &= any - 1) {
                 const int bit = __builtin_ctz(any);
-                for (int64_t p = 0; p < l->planes; p++)
-                    if (word[p * l->plane_words] >> bit & 1)
-                        events[count++] = (uint32_t)(r * width + k * LANES + bit);
+                for (int64_t p = 0; p < l->planes; p++) {
+                    event_t event = {(uint32_t)(r * width + k * LANES + bit), 0};
+                    for (int64_t t = 0; t < steps; t++)
+                        event.steps |= (word[t * map + p * l->plane_words] >> bit & 1u) << t;
+                    if (event.steps)
+                        events[count++] = event;
+                }
             }
         }
     return count;
 }
 
 /* The columns lie far apart: ask for them ahead of time. */
-static void add_columns(const layer_t *l, const uint32_t *events, int64_t count, float *current)
+static inline void fetch(const layer_t *l, const event_t *events, int64_t e, int64_t count)
 {
     enum { AHEAD = 6 };
+    if (e + 2 * AHEAD < count)
+        __builtin_prefetch(l->start + events[e + 2 * AHEAD].input);
+    if (e + AHEAD < count) {
+        const int64_t next = l->start[events[e + AHEAD].input];
+        __builtin_prefetch(l->post + next);
+        __builtin_prefetch(l->weight + next);
+        __builtin_prefetch(l->weight + next + LANES);
+    }
+}
+
+typedef void columns_t(const layer_t *, const event_t *, int64_t, float *);
+
+static void columns_single(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
     for (int64_t e = 0; e < count; e++) {
-        if (e + 2 * AHEAD < count)
-            __builtin_prefetch(l->start + events[e + 2 * AHEAD]);
-        if (e + AHEAD < count) {
-            const int64_t next = l->start[events[e + AHEAD]];
-            __builtin_prefetch(l->post + next);
-            __builtin_prefetch(l->weight + next);
-            __builtin_prefetch(l->weight + next + LANES);
-        }
-        for (int64_t j = l->start[events[e]]; j < l->start[events[e] + 1]; j++)
+        fetch(l, events, e, count);
+        for (int64_t j = l->start[events[e].input]; j < l->start[events[e].input + 1]; j++)
             current[l->post[j]] += l->weight[j];
     }
 }
 
-/* Input rows of `width` neurons; `events` has room for all inputs in all planes; spikes NULL writes
- * currents [batch][step][total][LANES]. */
+/* current: [output][GROUP]. A weight times 0 leaves a sum as it is, times 1 is the weight itself. */
+static inline __attribute__((always_inline)) void
+columns(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
+    for (int64_t e = 0; e < count; e++) {
+        fetch(l, events, e, count);
+        float fires[GROUP];
+        for (int k = 0; k < GROUP; k++)
+            fires[k] = (float)(events[e].steps >> k & 1);
+        for (int64_t j = l->start[events[e].input]; j < l->start[events[e].input + 1]; j++) {
+            float *sum = current + l->post[j] * GROUP;
+            const float w = l->weight[j];
+            for (int k = 0; k < GROUP; k++)
+                sum[k] += w * fires[k];
+        }
+    }
+}
+
+static void columns_portable(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
+    columns(l, events, count, current);
+}
+
+#ifdef X86
+__attribute__((target("avx2"))) static void
+columns_avx2(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
+    columns(l, events, count, current);
+}
+#endif
+
+static columns_t *const COLUMNS[] = {
+    columns_portable,
+#ifdef X86
+    columns_avx2, columns_avx2,
+#endif
+};
+
+/* Input rows of `width` neurons; `events` has room for all inputs in all planes, `scratch` for
+ * 1 + GROUP currents; spikes NULL writes currents [batch][step][total][LANES]. */
 void rewire_linear(const layer_t *l, const uint16_t *input, int64_t rows, int64_t row_words,
                    int64_t width, int64_t begin, int64_t total, float *state, float *scratch,
-                   uint32_t *events, uint16_t *spikes, float *currents)
+                   event_t *events, uint16_t *spikes, float *currents)
 {
-    const int64_t lanes = l->vectors * LANES;
+    const int64_t lanes = l->vectors * LANES, stride = l->steps == 1 ? 1 : GROUP;
+    columns_t *add = l->steps == 1 ? columns_single : COLUMNS[l->path];
+    float *sums = scratch + lanes;
     for (int64_t b = 0; b < l->batch; b++)
-        for (int64_t t = 0; t < l->steps; t++) {
-            const int64_t map = b * l->steps + t, at = map * total + begin;
-            float *current = spikes ? scratch : currents + at * LANES;
-            memcpy(current, l->bias + begin * LANES, sizeof(float) * (size_t)lanes);
+        for (int64_t first = 0; first < l->steps; first += GROUP) {
+            const int64_t left = l->steps - first, steps = left < GROUP ? left : GROUP;
+            const int64_t map = b * l->steps + first;
+            for (int64_t i = 0; i < lanes; i++)
+                fill(sums + i * stride, l->bias[begin * LANES + i], stride);
             const uint16_t *arriving = input + map * l->planes * l->plane_words;
-            const int64_t count = list_events(l, arriving, rows, row_words, width, events);
-            add_columns(l, events, count, current);
-            if (spikes)
-                FIRE[l->path](&l->neuron, current, state + (b * total + begin) * LANES,
-                              spikes + at, l->vectors);
+            add(l, events, list_events(l, arriving, steps, rows, row_words, width, events), sums);
+            for (int64_t t = 0; t < steps; t++) {
+                const int64_t at = (map + t) * total + begin;
+                float *current = spikes ? scratch : currents + at * LANES;
+                for (int64_t i = 0; i < lanes; i++)
+                    current[i] = sums[i * stride + t];
+                if (spikes)
+                    FIRE[l->path](&l->neuron, current, state + (b * total + begin) * LANES,
+                                  spikes + at, l->vectors);
+            }
         }
     if (spikes && begin + l->vectors == total)
         for (int64_t map = 0; map < l->batch * l->steps; map++)

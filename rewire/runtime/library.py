@@ -15,6 +15,7 @@ from rewire.export.structure import Neuron
 
 PATHS = {"portable": 0, "avx2": 1, "avx512": 2}
 LANES = 16
+GROUP = 8  # time steps that run together in a fully connected layer
 pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rewire.errors import check
 from rewire.export.structure import Geometry, Network, Pool, Shape, Stage
-from rewire.runtime.library import LANES, PATHS, layer_record, neuron_record
+from rewire.runtime.library import GROUP, LANES, PATHS, layer_record, neuron_record
 
 Words = NDArray[np.uint16]
 Floats = NDArray[np.float32]
@@ -218,9 +218,9 @@ class Linear(Layer):
 
         def run(block: dict[str, Any]) -> None:
             begin, fields = block["begin"], {k: v for k, v in block.items() if k != "begin"}
-            scratch = np.empty(block["vectors"] * LANES, np.float32)
+            scratch = np.empty((1 + GROUP) * block["vectors"] * LANES, np.float32)
             record = self.record(batch, steps, **fields)
-            events = np.empty(self.planes * self.stage.shape[1], np.uint32)
+            events = np.empty((self.planes * self.stage.shape[1], 2), np.uint32)
             room = (at, scratch.ctypes.data, events.ctypes.data, spiked, current)
             library.rewire_linear(record, source, *sizes, begin, self.words, *room)
 
