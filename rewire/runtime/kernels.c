@@ -357,17 +357,19 @@ static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps
     return count;
 }
 
-/* The columns lie far apart: ask for them ahead of time. */
+/* The columns lie far apart: ask for them ahead of time, all of a short one. */
 static inline void fetch(const layer_t *l, const event_t *events, int64_t e, int64_t count)
 {
-    enum { AHEAD = 6 };
+    enum { AHEAD = 4, LINE = 16, MOST = 8 * LINE };
     if (e + 2 * AHEAD < count)
         __builtin_prefetch(l->start + events[e + 2 * AHEAD].input);
     if (e + AHEAD < count) {
-        const int64_t next = l->start[events[e + AHEAD].input];
-        __builtin_prefetch(l->post + next);
-        __builtin_prefetch(l->weight + next);
-        __builtin_prefetch(l->weight + next + LANES);
+        const int64_t *next = l->start + events[e + AHEAD].input;
+        const int64_t end = next[1] - next[0] < MOST ? next[1] : next[0] + MOST;
+        for (int64_t j = next[0]; j < end; j += LINE) {
+            __builtin_prefetch(l->weight + j);
+            __builtin_prefetch(l->post + j);
+        }
     }
 }
 
@@ -382,21 +384,19 @@ static void columns_single(const layer_t *l, const event_t *events, int64_t coun
     }
 }
 
+typedef float group_t __attribute__((vector_size(4 * GROUP), aligned(4), may_alias));
+
 /* current: [output][GROUP]. A weight times 0 leaves a sum as it is, times 1 is the weight itself. */
 static inline __attribute__((always_inline)) void
 columns(const layer_t *l, const event_t *events, int64_t count, float *current)
 {
     for (int64_t e = 0; e < count; e++) {
         fetch(l, events, e, count);
-        float fires[GROUP];
+        group_t fires;
         for (int k = 0; k < GROUP; k++)
             fires[k] = (float)(events[e].steps >> k & 1);
-        for (int64_t j = l->start[events[e].input]; j < l->start[events[e].input + 1]; j++) {
-            float *sum = current + l->post[j] * GROUP;
-            const float w = l->weight[j];
-            for (int k = 0; k < GROUP; k++)
-                sum[k] += w * fires[k];
-        }
+        for (int64_t j = l->start[events[e].input]; j < l->start[events[e].input + 1]; j++)
+            *(group_t *)(current + l->post[j] * GROUP) += l->weight[j] * fires;
     }
 }
 
