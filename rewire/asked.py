@@ -9,6 +9,8 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rewire.errors import check
+
 if TYPE_CHECKING:
     from rewire.method import Method
 
@@ -41,7 +43,9 @@ class _Asked:
 
     def __set__(self, method: "Method", value: Any) -> None:
         value = value.asked if isinstance(value, Connectivity) else value  # dataclasses.replace
-        method.asked = self.default if value is self else value  # pyright: ignore
+        value = self.default if value is self else value
+        check(value is None or 0 < value <= 1, "connectivity", value, "in (0, 1]")
+        method.asked = value  # pyright: ignore
 
 
 def asked(default: float | None, text: str = HELP) -> Any:

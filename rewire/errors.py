@@ -1,6 +1,6 @@
 """A user's mistake is one line that names the field, the value and what is allowed."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
@@ -20,3 +20,9 @@ def check(holds: bool, field: str, value: object, allowed: str) -> None:
     """Raise unless `holds`: ``alpha: -1 is not allowed; it must be ...``."""
     if not holds:
         raise RewireError(f"{field}: {value!r} is not allowed; it must be {allowed}")
+
+
+def check_word(field: str, word: object, allowed: Collection[str]) -> None:
+    """Raise unless the word is one of the allowed ones, with the nearest of them."""
+    if word not in allowed:
+        raise unknown(field, word, allowed)

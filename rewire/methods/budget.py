@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rewire.asked import asked
 from rewire.cut import SCOPES, wire
-from rewire.errors import check, unknown
+from rewire.errors import check, check_word
 from rewire.method import Latent
 from rewire.schedules import cubic
 from rewire.targets import Layer
@@ -46,14 +46,12 @@ class Budget(Latent):
     scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
 
     def __post_init__(self) -> None:
-        check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
         check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
         check(self.ramp <= self.fixed <= 1, "fixed", self.fixed, "in [ramp, 1]")
         check(self.every >= 1, "every", self.every, "1 or more")
         check(0 <= self.floor <= 1, "floor", self.floor, "in [0, 1]")
         check(0 <= self.balance <= 1, "balance", self.balance, "in [0, 1]")
-        if self.scope not in SCOPES:
-            raise unknown("scope", self.scope, SCOPES)
+        check_word("scope", self.scope, SCOPES)
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Begin dense."""

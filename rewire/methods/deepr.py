@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rewire.asked import asked
-from rewire.errors import check, unknown
+from rewire.errors import check, check_word
 from rewire.masks import ALLOCATIONS, first_masks, pick
 from rewire.method import Masked
 from rewire.targets import Layer
@@ -35,11 +35,9 @@ class DeepR(Masked):
     )
 
     def __post_init__(self) -> None:
-        check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
         check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
         check(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
-        if self.allocation not in ALLOCATIONS:
-            raise unknown("allocation", self.allocation, ALLOCATIONS)
+        check_word("allocation", self.allocation, ALLOCATIONS)
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Start from the strongest weights: random on a fresh net, a good choice on a trained."""

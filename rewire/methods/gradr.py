@@ -66,9 +66,7 @@ class GradR(Latent):
     def __post_init__(self) -> None:
         if self.alpha is not None and self.asked is not None:
             raise RewireError("alpha: give either alpha or connectivity, not both")
-        if self.asked is not None:
-            check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
-        elif self.alpha is None:
+        if self.alpha is None and self.asked is None:
             self.alpha = 1e-3
         if self.alpha is not None:
             check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rewire.asked import asked
 from rewire.cut import SCOPES, wire
-from rewire.errors import RewireError, check, unknown
+from rewire.errors import RewireError, check, check_word
 from rewire.method import Masked
 from rewire.targets import Layer
 
@@ -37,11 +37,9 @@ class Lottery(Masked):
     scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
 
     def __post_init__(self) -> None:
-        check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
         check(self.rounds >= 2, "rounds", self.rounds, "2 or more")
         check(0 <= self.rewind < 1, "rewind", self.rewind, "in [0, 1)")
-        if self.scope not in SCOPES:
-            raise unknown("scope", self.scope, SCOPES)
+        check_word("scope", self.scope, SCOPES)
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Begin dense; with `rewind` 0 the first weights are the ones to come back to."""

@@ -10,7 +10,7 @@ import torch
 
 from rewire.asked import asked
 from rewire.cut import SCOPES, wire
-from rewire.errors import check, unknown
+from rewire.errors import check, check_word
 from rewire.method import Masked
 from rewire.schedules import cubic
 from rewire.targets import Layer
@@ -36,12 +36,10 @@ class Magnitude(Masked):
     scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
 
     def __post_init__(self) -> None:
-        check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
         check(0 <= self.begin < 1, "begin", self.begin, "in [0, 1)")
         check(self.begin < self.ramp <= 1, "ramp", self.ramp, "above begin, at most 1")
         check(self.every >= 1, "every", self.every, "1 or more")
-        if self.scope not in SCOPES:
-            raise unknown("scope", self.scope, SCOPES)
+        check_word("scope", self.scope, SCOPES)
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Mark every synapse as present."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rewire.asked import asked
 from rewire.cut import strongest
-from rewire.errors import check, unknown
+from rewire.errors import check, check_word
 from rewire.masks import ALLOCATIONS, first_masks
 from rewire.method import Masked
 from rewire.targets import Layer
@@ -37,12 +37,10 @@ class RigL(Masked):
     )
 
     def __post_init__(self) -> None:
-        check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
         check(0 < self.drop < 1, "drop", self.drop, "in (0, 1)")
         check(self.every >= 1, "every", self.every, "1 or more")
         check(0 < self.until <= 1, "until", self.until, "in (0, 1]")
-        if self.allocation not in ALLOCATIONS:
-            raise unknown("allocation", self.allocation, ALLOCATIONS)
+        check_word("allocation", self.allocation, ALLOCATIONS)
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Start from the strongest weights, as many a layer as the allocation gives it."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rewire.asked import asked
 from rewire.cut import levels, wire
-from rewire.errors import RewireError, check, unknown
+from rewire.errors import RewireError, check, check_word
 from rewire.method import Latent
 from rewire.targets import Layer
 
@@ -42,17 +42,9 @@ class Stds(Latent):
             self.connectivity = 0.05
         if self.limit is not None:
             check(0 <= self.limit < math.inf, "limit", self.limit, "a finite number, 0 or more")
-        else:
-            check(
-                self.asked is not None and 0 < self.asked <= 1,
-                "connectivity",
-                self.asked,
-                "in (0, 1]",
-            )
         check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
         check(self.every >= 1, "every", self.every, "1 or more")
-        if self.shape not in SHAPES:
-            raise unknown("shape", self.shape, SHAPES)
+        check_word("shape", self.shape, SHAPES)
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Take the weights as theta; the threshold starts at 0."""

@@ -47,8 +47,6 @@ class Upr(Latent):
     )
 
     def __post_init__(self) -> None:
-        if self.asked is not None:
-            check(0 < self.asked <= 1, "connectivity", self.asked, "in (0, 1]")
         check(0 <= self.penalty < math.inf, "penalty", self.penalty, "a finite number, 0 or more")
         check(self.every >= 1, "every", self.every, "1 or more")
         check(self.slope >= 1, "slope", self.slope, "1 or more")
