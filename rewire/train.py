@@ -73,7 +73,7 @@ def fit(
 
     `resume` goes on from the checkpoint in `run`. `data` stands in for the named data set.
     """
-    with threads(config.threads):
+    with threads(config.threads), fastest_convolutions():
         training = prepare(config, data)
         return _run(training, _open(training, run, resume), progress)
 
@@ -221,6 +221,16 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms inside; shapes stay the same, so it tries once."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager

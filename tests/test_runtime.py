@@ -25,7 +25,9 @@ def test_compiled_kernels_are_here():
 
 
 def all_traces(network, images, threads=1):
-    return {k: Runtime(network, kernels=k, threads=threads).trace(images) for k in KERNELS}
+    return {
+        k: Runtime(network, kernels=k, threads=threads, exact=True).trace(images) for k in KERNELS
+    }
 
 
 def assert_same(traces):
@@ -98,7 +100,7 @@ def test_hand_computed_spikes():
 def test_batches_and_streams_do_not_change_the_answer(kernels):
     model = conv_net(pool="avg", kind="third")
     images = torch.randn(20, *model.input_shape)
-    runtime = Runtime(describe(model), kernels=kernels)
+    runtime = Runtime(describe(model), kernels=kernels, exact=True)
     whole = runtime(images)
     assert torch.equal(whole, torch.cat([runtime(part) for part in images.split(6)], 1))
     stream = runtime.stream(20)

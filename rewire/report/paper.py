@@ -110,38 +110,6 @@ def gradient(runs: Sequence[Run]) -> Plot | None:
     return Plot("gradient", "Why an absent synapse can return", caption, draw, [], (5.4, 3.0))
 
 
-def parameters(runs: Sequence[Run]) -> Plot | None:
-    """Draw the distribution of every parameter of a dense network (figure 3)."""
-    dense = [r for r in usable(runs) if r.config and r.config.method == "dense" and r.finished]
-    if not dense:
-        return None
-    try:
-        weights, _ = RunDir(dense[0].path).load_model()
-    except RewireError:
-        return None
-    shown = {n: w.float().flatten().numpy() for n, w in weights.items() if w.numel() > 1}
-    columns = min(3, len(shown))
-    rows = -(-len(shown) // columns)
-
-    def draw(figure: Figure, theme: Theme) -> None:
-        panels = figure.subplots(rows, columns, squeeze=False).flat
-        for axes, (name, values) in zip(panels, shown.items(), strict=False):
-            axes.hist(values, 60, color=colour(0), density=True)
-            axes.set_yticks([])
-            note(axes, name)
-        for axes in list(panels)[len(shown) :]:
-            axes.set_axis_off()
-
-    data = []
-    for name, values in shown.items():
-        counts, edges = np.histogram(values, 60)
-        ends = {"low": float(edges[0]), "high": float(edges[-1])}
-        data.append({"parameter": name, **ends, "counts": counts.tolist()})
-    caption = "A dense network's parameters gather around 0: the ground for a prior peaked there."
-    size = (5.4, 1.5 * rows + 0.4)
-    return Plot("parameters", "Parameters of a dense network", caption, draw, data, size)
-
-
 def penalties(runs: Sequence[Run]) -> Plot | None:
     """Draw accuracy and connectivity over epochs for Grad R's penalties (figure 4)."""
     return training([run for run in runs if run.config and run.config.method == "gradr"] or runs)

@@ -143,3 +143,16 @@ def _under(path: Path, depth: int) -> Sequence[Path]:
         return []
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
     return [run for folder in folders for run in _under(folder, depth - 1)]
+
+
+def usable(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with something to draw, the best connected first."""
+    good = [run for run in runs if run.usable]
+    return sorted(good, key=lambda run: (-run.last["connectivity"], run.name))
+
+
+def spread(runs: Sequence[Run], count: int) -> list[Run]:
+    """Return at most `count` runs, evenly over those sorted by connectivity."""
+    if len(runs) <= count:
+        return list(runs)
+    return [runs[round(i * (len(runs) - 1) / (count - 1))] for i in range(count)]

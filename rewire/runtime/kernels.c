@@ -360,7 +360,7 @@ static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps
 /* The columns lie far apart: ask for them ahead of time, all of a short one. */
 static inline void fetch(const layer_t *l, const event_t *events, int64_t e, int64_t count)
 {
-    enum { AHEAD = 4, LINE = 16, MOST = 8 * LINE };
+    enum { AHEAD = 8, LINE = 16, MOST = 8 * LINE };
     if (e + 2 * AHEAD < count)
         __builtin_prefetch(l->start + events[e + 2 * AHEAD].input);
     if (e + AHEAD < count) {

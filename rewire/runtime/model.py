@@ -16,26 +16,25 @@ from rewire.runtime.library import choose, installed
 from rewire.runtime.native import Native
 
 
-def load(path: str | Path, *, threads: int = 1, kernels: str | None = None) -> "Runtime":
-    """Return the network in a packed file, ready to run; nothing in the file is executed."""
-    return Runtime(packed.read(path), threads=threads, kernels=kernels)
+def load(path: str | Path, **options: Any) -> "Runtime":
+    """Return the network in a packed file, ready to run; nothing in the file is executed.
+
+    `options` are those of `Runtime`: threads, kernels, exact.
+    """
+    return Runtime(packed.read(path), **options)
 
 
-def from_nir(
-    source: Any,
-    *,
-    time_steps: int = 8,
-    dt: float = nir.DT,
-    threads: int = 1,
-    kernels: str | None = None,
-) -> "Runtime":
-    """Return the network of a NIR graph or file, ready to run."""
-    network = nir.from_nir(source, time_steps=time_steps, dt=dt)
-    return Runtime(network, threads=threads, kernels=kernels)
+def from_nir(source: Any, *, time_steps: int = 8, dt: float = nir.DT, **options: Any) -> "Runtime":
+    """Return the network of a NIR graph or file, ready to run; `options` as for `load`."""
+    return Runtime(nir.from_nir(source, time_steps=time_steps, dt=dt), **options)
 
 
 class Runtime:
-    """A network on the CPU; all `kernels` (avx512, avx2, portable, torch) give the same spikes."""
+    """A network on the CPU; all `kernels` (avx512, avx2, portable, torch) give the same spikes.
+
+    A batch beyond 1 may go through dense torch where that is quicker, which adds in another order;
+    `exact` forbids it, and then spikes depend neither on the batch nor on the kernels.
+    """
 
     def __init__(
         self,
@@ -43,6 +42,7 @@ class Runtime:
         *,
         threads: int = 1,
         kernels: str | None = None,
+        exact: bool = False,
         library: Any = None,
     ) -> None:
         check(1 <= threads <= 256, "threads", threads, "from 1 to 256")
@@ -50,9 +50,9 @@ class Runtime:
         self.network = network
         self.kernels = choose(kernels, library)
         if self.kernels == "torch":
-            self.engine: Native | Torch = Torch(network)
+            self.engine: Native | Torch = Torch(network, exact)
         else:
-            self.engine = Native(network, library, self.kernels, threads)
+            self.engine = Native(network, library, self.kernels, threads, exact)
 
     def normalise(self, pixels: NDArray[np.uint8] | Tensor) -> Tensor:
         """Return ``(pixels / 255 - mean) / std`` of uint8 images, as in training."""

@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rewire.errors import check
 from rewire.export.structure import Geometry, Network, Pool, Shape, Stage
+from rewire.runtime.dense import Dense
 from rewire.runtime.library import GROUP, LANES, PATHS, layer_record, neuron_record
 
 Words = NDArray[np.uint16]
@@ -51,6 +53,7 @@ class Layer:
 
     def __init__(self, stage: Stage, place: Geometry, planes: int, path: str) -> None:
         self.stage, self.place, self.planes = stage, place, planes
+        self.dense = Dense(stage, path)
         channels, height, width = image_shape(place.neurons)
         self.row_words = words(width)
         self.vectors = height * self.row_words
@@ -81,6 +84,23 @@ class Layer:
         pointers = (array.ctypes.data for array in (current, state, spikes))
         library.rewire_fire(self.record(batch, steps), *pointers)
         return spikes
+
+    def densely(self, library: Any, spikes: Words, state: Floats) -> Words | Floats:
+        """Return what `spiking` does, up to rounding, by way of dense torch."""
+        batch, steps = spikes.shape[:2]
+        maps = unpack(spikes, self.place.inputs).reshape(-1, self.planes, *self.place.inputs)
+        currents = self.lay_out(self.dense(torch.from_numpy(maps))).reshape(batch, steps, -1)
+        if self.stage.neuron is None:
+            return currents
+        now = np.ascontiguousarray(currents.swapaxes(0, 1))
+        return np.concatenate([self.fire(library, each, 1, state) for each in now], 1)
+
+    def lay_out(self, currents: torch.Tensor) -> Floats:
+        """Return torch's currents ``[maps, *neurons]`` with rows of whole words."""
+        channels, height, width = image_shape(self.place.neurons)
+        rows = np.zeros((len(currents), channels, height, self.row_words * LANES), np.float32)
+        rows[..., :width] = currents.numpy().reshape(-1, channels, height, width)
+        return rows.reshape(len(rows), -1)
 
     def pool(self, library: Any, spikes: Words) -> Words:
         """Return ``[batch, steps, plane * word]`` after the stage's pooling."""
@@ -248,10 +268,15 @@ def split(start: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:
 
 
 class Native:
-    """A network on one of the C paths; `current`, `rest` and `run` are what a `Runtime` needs."""
+    """A network on one of the C paths; `current`, `rest` and `run` are what a `Runtime` needs.
 
-    def __init__(self, network: Network, library: Any, path: str, threads: int) -> None:
-        self.network, self.library = network, library
+    Unless `exact`, stages of batches beyond 1 are computed densely where that is quicker.
+    """
+
+    def __init__(
+        self, network: Network, library: Any, path: str, threads: int, exact: bool = True
+    ) -> None:
+        self.network, self.library, self.exact = network, library, exact
         self.layers: list[Conv | Linear] = []
         planes = 1
         for stage, place in zip(network.stages, network.geometry, strict=True):
@@ -270,7 +295,11 @@ class Native:
 
     def current(self, images: Floats) -> Floats:
         """Return what the first layer makes of images ``[batch, *input_shape]``."""
-        return self.layers[0].analogue(self.library, images, self.each)
+        first, batch = self.layers[0], len(images)
+        share = np.count_nonzero(images) / images.size
+        if not self.exact and batch > 1 and first.dense.wins(batch, share, pixels=True):
+            return first.lay_out(first.dense(torch.from_numpy(images).unsqueeze(1)))
+        return first.analogue(self.library, images, self.each)
 
     def rest(self, batch: int) -> State:
         """Return a state before the first step."""
@@ -279,19 +308,23 @@ class Native:
     def run(self, current: Floats, steps: int, state: State, seen: Seen | None = None) -> Floats:
         """Advance `steps`; return the outputs ``[steps, batch, outputs]``."""
         largest = max(layer.bytes for layer in self.layers)
-        size = len(current)
+        size, exact = len(current), self.exact or len(current) == 1
         if seen is None and largest:
             size = max(1, CHUNK // (steps * largest))
         parts = []
         for begin in range(0, len(current), size):
             here = slice(begin, begin + size)
-            parts.append(self._run(current[here], steps, [u[here] for u in state], seen))
+            parts.append(self._run(current[here], steps, [u[here] for u in state], exact, seen))
         return np.concatenate(parts, 1)
 
-    def _run(self, current: Floats, steps: int, state: State, seen: Seen | None) -> Floats:
+    def _run(
+        self, current: Floats, steps: int, state: State, exact: bool, seen: Seen | None
+    ) -> Floats:
         x: Any = None
         for number, (layer, u) in enumerate(zip(self.layers, state, strict=True)):
-            if number:
+            if number and not exact and layer.dense.wins(len(x) * steps, self._density(number, x)):
+                x = layer.densely(self.library, x, u)
+            elif number:
                 x = layer.spiking(self.library, x, u, self.each)
             elif layer.stage.neuron is None:
                 x = np.repeat(current[:, None], steps, 1)
@@ -302,6 +335,11 @@ class Native:
                 seen(number, maps.reshape(len(current), steps, *layer.place.neurons).swapaxes(0, 1))
             x = layer.pool(self.library, x)
         return self._outputs(x).swapaxes(0, 1)
+
+    def _density(self, number: int, x: Words) -> float:
+        """Return spikes an input and step; a pool that sums may bring several."""
+        spikes = np.count_nonzero(np.unpackbits(x.view(np.uint8)).view(bool))
+        return spikes / (math.prod(x.shape[:2]) * math.prod(self.layers[number].place.inputs))
 
     def _outputs(self, x: Any) -> Floats:
         count = self.network.stages[-1].shape[0]

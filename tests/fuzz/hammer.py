@@ -115,7 +115,7 @@ def run(path: Path, library, seed: int) -> None:
         if np.prod(network.input_shape) > 2**14 or network.time_steps > 64:
             return
         runtimes = [
-            Runtime(network, kernels=kernels, library=library, threads=1 + seed % 3)
+            Runtime(network, kernels=kernels, library=library, threads=1 + seed % 3, exact=True)
             for kernels in paths(library)
         ]
         torch.manual_seed(seed)
