@@ -10,10 +10,10 @@ from matplotlib.patches import FancyBboxPatch
 from rewire.errors import RewireError
 from rewire.models import MODELS, build
 from rewire.neurons import Neuron
-from rewire.report.figures import firing, frontier, subject, theta, training, turnover, usable
+from rewire.report.figures import frontier, training
+from rewire.report.inside import firing, parameters, subject, theta, turnover
 from rewire.report.runs import Run
 from rewire.report.style import Plot, Theme, colour, note
-from rewire.rundir import RunDir
 
 # what `rewire figures --paper` trains where no run is given: digits, about two minutes on two cores
 RECIPE: tuple[dict[str, str], ...] = (

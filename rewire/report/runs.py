@@ -87,6 +87,13 @@ class Run:
         return tuple(line for line in lines if line.split(" = ")[0] not in other)
 
     @property
+    def schooling(self) -> tuple[str, ...]:
+        """How it was trained, whatever its method's fields; asked connectivity or not."""
+        lines = self.recipe
+        end = next((i for i, line in enumerate(lines) if line.startswith("[")), len(lines))
+        return (*lines[:end], str(self.config is not None and self.config.asked is not None))
+
+    @property
     def command(self) -> str:
         """The command that made it, else one that repeats it from its config."""
         words = self.env.get("command")

@@ -20,18 +20,24 @@ DASHES = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True)
 class Theme:
-    """Ink for text and axes, faint for grids and what stands back, paper for the ground."""
+    """Ink for text and axes, soft for what stands back, faint for grids, paper for the ground."""
 
     ink: str
+    soft: str
     faint: str
     paper: str
 
 
-LIGHT = Theme("#1d2126", "#a3aab3", "#ffffff")
-DARK = Theme("#e8eaed", "#6d7680", "#16191d")
+LIGHT = Theme("#1d2126", "#717a85", "#c3c8ce", "#ffffff")
+DARK = Theme("#e8eaed", "#a6adb6", "#454c54", "#16191d")
 # colours no one would choose: they are replaced by the page's own, so that one drawing serves both
-PAGE = Theme("#010203", "#a1a2a3", "#fdfcfb")
-VARIABLES = {PAGE.ink: "var(--ink)", PAGE.faint: "var(--faint)", PAGE.paper: "var(--card)"}
+PAGE = Theme("#010203", "#717273", "#a1a2a3", "#fdfcfb")
+VARIABLES = {
+    PAGE.ink: "var(--ink)",
+    PAGE.soft: "var(--soft)",
+    PAGE.faint: "var(--faint)",
+    PAGE.paper: "var(--card)",
+}
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,10 @@ def settings(theme: Theme, key: str) -> dict[str, Any]:
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": key,
-        "font.size": 9,
-        "axes.titlesize": 9,
-        "axes.labelsize": 9,
-        "legend.fontsize": 8,
+        "font.size": 10,
+        "axes.titlesize": 10,
+        "axes.labelsize": 10,
+        "legend.fontsize": 9,
         "legend.frameon": False,
         "lines.linewidth": 1.6,
         "lines.markersize": 4.5,
@@ -72,6 +78,8 @@ def settings(theme: Theme, key: str) -> dict[str, Any]:
         "grid.color": theme.faint,
         "axes.facecolor": theme.paper,
         "figure.facecolor": theme.paper,
+        "figure.constrained_layout.h_pad": 0.08,
+        "figure.constrained_layout.w_pad": 0.08,
         "text.parse_math": False,
     }
 
@@ -121,8 +129,19 @@ def log_axis(axes: Axes, which: str) -> None:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Let the ticks of the epochs be epochs."""
+    """Let the ticks of the epochs be epochs, also where there is but one."""
+    low, high = axes.dataLim.intervalx
+    if low == high:
+        axes.set_xlim(low - 1, high + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+
+
+def legend_above(axes: Axes, columns: int = 3) -> None:
+    """Put the legend over the axes, where it hides no data."""
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.4,
+        handlelength=1.6, columnspacing=1.2,
+    )  # fmt: skip
 
 
 def note(axes: Axes, text: str) -> None:

@@ -22,9 +22,9 @@ def _measured(key: str) -> Callable[[Run], Any]:
     return lambda run: run.measured.get(key)
 
 
-def _energy(run: Run) -> float | None:
-    picojoules = run.measured.get("compute_pj")
-    return None if picojoules is None else picojoules / 1e3
+def _scaled(key: str) -> Callable[[Run], float | None]:
+    """Return a function to a thousandth of a measured figure."""
+    return lambda run: run.measured[key] / 1e3 if key in run.measured else None
 
 
 COLUMNS = (
@@ -45,10 +45,10 @@ COLUMNS = (
     ),
     Column("SynOps", "accumulates an image", "count", _measured("synops")),
     Column("MACs", "multiply-accumulates an image", "count", _measured("macs")),
-    Column("energy", "arithmetic of one image, nJ", "number", _energy),
+    Column("energy, nJ", "arithmetic of one image", "number", _scaled("compute_pj")),
     Column("silent", "neurons that never fire", "share", _measured("silent")),
-    Column("size", "packed weights, bytes", "count", _measured("bytes_packed")),
-    Column("time", "training, s", "number", lambda run: _seconds(run)),
+    Column("size, kB", "packed weights", "number", _scaled("bytes_packed")),
+    Column("time, s", "training", "number", lambda run: _seconds(run)),
 )  # fmt: skip
 
 
@@ -74,7 +74,9 @@ def show(column: Column, value: Any) -> str:
         return percent(value)
     if column.kind == "count":
         return f"{value:,.0f}"
-    return f"{value:,.3g}" if column.kind == "number" else str(value)
+    if column.kind == "number":
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return str(value)
 
 
 def cards(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
@@ -82,16 +84,44 @@ def cards(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     good = [run for run in runs if run.usable]
     if not good:
         return [("runs", str(len(runs)), "none has finished an epoch")]
-    best = max(good, key=lambda run: run.last["accuracy"])
-    near = [run for run in good if run.last["accuracy"] >= best.last["accuracy"] - 0.02]
-    sparsest = min(near, key=lambda run: run.last["connectivity"])
-    found = [
-        ("best accuracy", percent(best.last["accuracy"]), best.name),
-        ("least wiring within 2 points", percent(sparsest.last["connectivity"]), sparsest.name),
+    sets = list(dict.fromkeys(run.config.dataset for run in good if run.config))
+    if len(sets) > 1:  # an accuracy on one says nothing about another
+        return [card for name in sets for card in _best(good, name)]
+    return _best(good) + _cost(_sparsest(good))
+
+
+def _best(runs: Sequence[Run], dataset: str = "") -> list[tuple[str, str, str]]:
+    """Return the two headlines of accuracy and wiring, on one data set where it is named."""
+    runs = [run for run in runs if not dataset or (run.config and run.config.dataset == dataset)]
+    best, sparsest = max(runs, key=_accuracy), _sparsest(runs)
+    where = f"{dataset}: " if dataset else ""
+    return [
+        (f"{where}best accuracy", percent(_accuracy(best)), best.name),
+        (
+            f"{where}least wiring within 2 points",
+            percent(sparsest.last["connectivity"]),
+            sparsest.name,
+        ),
     ]
-    if cost := sparsest.measured:
-        used = cost["synops"] + cost["macs"]
-        found.append(("its operations an image", f"{used:,.0f}", f"{cost['dense']:,.0f} if dense"))
-        packed, dense = cost["bytes_packed"], cost["bytes_dense"]
-        found.append(("its size, packed", f"{packed / 1e3:,.1f} kB", f"of {dense / 1e3:,.1f} kB"))
-    return found
+
+
+def _accuracy(run: Run) -> float:
+    return run.last["accuracy"]
+
+
+def _sparsest(runs: Sequence[Run]) -> Run:
+    """Return the least connected run within 2 points of the best."""
+    best = max(map(_accuracy, runs))
+    near = [run for run in runs if _accuracy(run) >= best - 0.02]
+    return min(near, key=lambda run: run.last["connectivity"])
+
+
+def _cost(run: Run) -> list[tuple[str, str, str]]:
+    """Return the headlines of that run's operations and size."""
+    if not (cost := run.measured):
+        return []
+    used, packed, dense = cost["synops"] + cost["macs"], cost["bytes_packed"], cost["bytes_dense"]
+    return [
+        ("its operations an image", f"{used:,.0f}", f"{cost['dense']:,.0f} if dense"),
+        ("its size, packed", f"{packed / 1e3:,.1f} kB", f"of {dense / 1e3:,.1f} kB"),
+    ]
