@@ -159,6 +159,15 @@ def collisions() -> set[str]:
     return taken & {key for method in _methods() for key in method_fields(method)}
 
 
+def allowed_words(rule: Field) -> tuple[str, ...]:
+    """Return the words a setting may be, none where it is free."""
+    words = rule.metadata.get("words", ())
+    if isinstance(words, str):
+        module, _, registry = words.partition(":")
+        words = tuple(getattr(import_module(module), registry))
+    return words
+
+
 def flag(key: str) -> str:
     """Return a field's name as a flag."""
     return "--" + key.replace("_", "-")
@@ -254,10 +263,7 @@ def _misplaced(key: str, method: str) -> RewireError:
 def _checked(rule: Field, value: Any) -> Any:
     """Return the value in the field's type, or raise."""
     value = _coerce(rule.name, value, get_type_hints(Config)[rule.name])
-    words = rule.metadata.get("words", ())
-    if isinstance(words, str):
-        module, _, registry = words.partition(":")
-        words = tuple(getattr(import_module(module), registry))
+    words = allowed_words(rule)
     if words and value not in words and (rule.name, value) != ("model", "auto"):
         raise unknown(rule.name, value, words)
     holds, allowed = rule.metadata.get("bound", (lambda _: True, ""))

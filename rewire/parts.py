@@ -31,7 +31,8 @@ def build_model(config: Config, data: Dataset, device: torch.device) -> models.S
     )
     wanted = (*(model.input_shape or ()), model.classes)
     found = (*data.shape, len(data.classes))
-    fits = f"one for images and classes {found}, not {wanted}"
+    sizes = ["{} x {} x {} images of {} classes".format(*four) for four in (found, wanted)]
+    fits = f"one for {sizes[0]}, not {sizes[1]}"
     check(wanted == found, "model", config.model, fits)
     model.to(device)
     if config.channels_last:

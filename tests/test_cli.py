@@ -87,6 +87,10 @@ def test_train_help_has_a_flag_for_every_field(capsys):
     assert caught.value.code == 0
     out = capsys.readouterr().out
     assert all(flag in out for flag in ("--batch-size", "--alpha", "--connectivity", "--resume"))
+    text = " ".join(out.split())
+    assert f"passes over the training images ({resolve().epochs})" in text  # as a plain run has it
+    assert "seed of every random choice (0)" in text
+    assert "optimizer; one of adam, adamw, sgd, rmsprop (adam)" in text
 
 
 def test_methods_lists_every_method_with_its_fields(call):
@@ -196,8 +200,9 @@ def test_a_warning_is_one_line(call):
     assert all(line.startswith("rewire: warning: ") for line in err.splitlines())
 
 
-def test_a_reader_that_stops_reading_is_no_error(tmp_path):
-    command = f"{sys.executable} -m rewire methods | head -n 1"
+@pytest.mark.parametrize("words", ["methods | head -n 1", "--help | true", "train --help | true"])
+def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
+    command = f"{sys.executable} -m rewire {words}"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path
     )
@@ -214,9 +219,9 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path):
         (["train", "--method", "gradx"], ["--method: unknown 'gradx'", "did you mean 'gradr'"]),
         (["train", "--dataset", "mnits"], ["--dataset: unknown", "did you mean 'mnist'"]),
         (["train", "--preset", "digit"], ["--preset: unknown", "did you mean 'digits'"]),
-        (["train", "--alhpa", "1"], ["flag: unknown '--alhpa'", "did you mean '--alpha'"]),
+        (["train", "--alhpa", "1"], ["flag: unknown '--alhpa'", "did you mean '--alpha'? see"]),
         (["train", "--epochs=many"], ["--epochs: 'many'", "a whole number"]),
-        (["train", "--epochs"], ["--epochs", "expected one argument"]),
+        (["train", "--epochs"], ["--epochs: expected one argument", "rewire train --help"]),
         (["train", "--alpha", "-1"], ["--alpha: -1.0 is not allowed"]),
         (["train", "--method", "deepr", "--connectivity", "2"], ["--connectivity: 2.0"]),
         (["train", "--connectivity", "0"], ["--connectivity: 0.0"]),
@@ -229,7 +234,7 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path):
         (["train", "surplus"], ["surplus: not expected"]),
         (["train", "--device", "tpu"], ["--device: unknown 'tpu'"]),
         (["train", "--dataset", "mnist", "--data-dir", "none"], ["mnist", "rewire data get mnist"]),
-        (["eval"], ["run"]),
+        (["eval"], ["run: is missing; see rewire eval --help"]),
         (["eval", "none"], ["none", "not a run directory"]),
         (["methods", "--all"], ["flag: unknown '--all'"]),
         (["data", "got", "mnist"], ["data: unknown 'got'", "did you mean 'get'"]),

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from rewire import cli
 from rewire.config import resolve
@@ -15,6 +16,7 @@ from rewire.errors import RewireError
 from rewire.report import DARK, FIGURES, LIGHT, draw_all, find, load, page, render, text, write
 from rewire.report.paper import PAPER, draw_paper
 from rewire.report.style import inline
+from rewire.report.table import cards
 from rewire.rundir import RunDir
 from rewire.traces import BINS, RATE_BINS, Collector, Traces
 from rewire.train import Epoch, fit
@@ -215,6 +217,76 @@ def test_published_points_stand_beside_mnist(runs):
     assert "dense" in svg
 
 
+def drawn(plot):
+    canvas = Figure()
+    plot.draw(canvas, LIGHT)
+    return canvas.axes
+
+
+def picked(name):
+    return next(figure for figure in FIGURES if figure.__name__ == name)
+
+
+def test_captions_speak_only_of_what_is_there(trained):
+    alone, all_ = find([trained / "gradr-a"]), find([trained])
+    assert "dashed" not in picked("frontier")(alone).caption
+    assert "dashed" in picked("frontier")(all_).caption
+    assert "published" not in picked("frontier")(all_).caption
+    assert "A larger penalty" not in picked("training")(alone).caption
+    assert "A larger penalty" in picked("training")(all_).caption
+    assert picked("firing")(alone).title == "Firing rates"
+
+
+def test_a_run_of_one_epoch_is_a_mark_over_a_whole_number(runs):
+    file = runs / "gradr-a" / "metrics.jsonl"
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    top, bottom = drawn(picked("training")(find([runs / "gradr-a"])))
+    assert [line.get_marker() for line in top.lines] == ["o"]
+    assert bottom.get_xlim() == (0, 2)
+
+
+def test_a_failed_run_stays_in_the_picture(runs):
+    file = runs / "gradr-b" / "metrics.jsonl"
+    rows = [json.loads(line) | {"accuracy": 0.2} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = find([runs])
+    assert max(run.last["accuracy"] for run in found) > 0.5
+    assert drawn(picked("training")(found))[0].get_ylim()[0] < 20
+
+
+def test_networks_and_data_sets_are_not_mixed(runs):
+    other = runs / "gradr-a" / "config.toml"
+    other.write_text(
+        other.read_text().replace('"digits"', '"mnist"').replace("digits-mlp", "mnist-mlp")
+    )
+    found = find([runs])
+    assert [axes.get_ylabel() for axes in drawn(picked("layers")(found))] == [
+        "digits-mlp",
+        "mnist-mlp",
+    ]
+    for name in ("frontier", "energy"):
+        said = [axes.get_ylabel() for axes in drawn(picked(name)(found))]
+        assert said == [f"test accuracy on {word}, %" for word in ("digits", "mnist")]
+    heads = [what for what, _, _ in cards(found)]
+    assert heads[::2] == ["digits: best accuracy", "mnist: best accuracy"]
+
+
+def test_bars_of_like_size_begin_at_0(trained):
+    (axes,) = drawn(picked("layers")(find([trained / "dense"])))
+    assert (axes.get_xscale(), axes.get_xlim()[0]) == ("linear", 0)
+
+
+def test_a_line_joins_only_runs_that_were_trained_alike(runs):
+    def lines():
+        (axes,) = drawn(picked("frontier")(find([runs / "gradr-a", runs / "gradr-b"])))
+        return [len(bars.lines[0].get_xydata()) for bars in axes.containers]
+
+    assert lines() == [2]
+    config = runs / "gradr-b" / "config.toml"
+    config.write_text(config.read_text().replace("epochs = 3", "epochs = 300"))
+    assert lines() == [1, 1]
+
+
 # ---------------------------------------------------------------------- damage, names
 
 
@@ -399,6 +471,18 @@ def test_the_page_loads_without_errors_or_requests(browser, runs, tmp_path, widt
     assert len(sizes) == len(FIGURES)
     assert all(box["width"] > 0.7 * min(width, 500) and box["height"] > 100 for box in sizes)
     assert sorted(first_column(browser)) == sorted(HOSTILE)
+
+
+def test_a_desktop_shows_every_column_and_a_phone_keeps_the_name_in_view(browser, runs, tmp_path):
+    open_page(browser, runs, tmp_path)
+    hidden = "const e = document.querySelector('.scroll'); return e.scrollWidth - e.clientWidth"
+    assert browser.execute_script(hidden) <= 0
+    open_page(browser, runs, tmp_path, 360)
+    assert browser.execute_script(hidden) > 0
+    script = """const box = document.querySelector('.scroll'); box.scrollLeft = 400;
+    const cell = document.querySelector('tbody td').getBoundingClientRect();
+    return cell.left - box.getBoundingClientRect().left"""
+    assert 0 <= browser.execute_script(script) < 5
 
 
 def test_the_table_sorts_and_filters_by_keyboard(browser, runs, tmp_path):

@@ -45,27 +45,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = arguments[0] if arguments else "--help"
-    if command in ("-h", "--help", "help"):
-        rows = [
-            f"  {name:10}{(run.__doc__ or '').splitlines()[0]}" for name, run in COMMANDS.items()
-        ]
-        print(HELP.format(commands="\n".join(rows)))
-        return 0
-    if command == "--version":
-        print(f"rewire {__version__}")
-        return 0
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
         return guarded(command, arguments[1:])
 
 
+def dispatch(command: str, arguments: Sequence[str]) -> None:
+    """Run a command, or tell what there is."""
+    if command in ("-h", "--help", "help"):
+        rows = (
+            f"  {name:10}{(run.__doc__ or '').splitlines()[0]}" for name, run in COMMANDS.items()
+        )
+        print(HELP.format(commands="\n".join(rows)))
+    elif command == "--version":
+        print(f"rewire {__version__}")
+    elif command in COMMANDS:
+        COMMANDS[command](arguments)
+    else:
+        raise unknown("command", command, [*COMMANDS, "--help", "--version"])
+
+
 def guarded(command: str, arguments: Sequence[str]) -> int:
     """Run a command; turn what stops it into one line and an exit code."""
     try:
-        if command not in COMMANDS:
-            raise unknown("command", command, COMMANDS)
-        COMMANDS[command](arguments)
-        sys.stdout.flush()
+        try:
+            dispatch(command, arguments)
+        finally:  # here, not at exit, where no one would catch a closed pipe
+            sys.stdout.flush()
         return 0
     except RewireError as error:
         complain(str(error))

@@ -4,8 +4,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from rewire.config import flag, method_fields, presets, settings
+from rewire.config import allowed_words, flag, method_fields, presets, resolve, settings
 from rewire.errors import RewireError, check, unknown
+
+MANY = 20  # flags that a one-line error does not list
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,38 +18,53 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
-        raise RewireError(message)
+        _, missing, names = message.partition("arguments are required: ")
+        text = f"{names}: is missing" if missing else message.removeprefix("argument ")
+        raise RewireError(f"{text}; see {self.prog} --help")
 
     def read(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values given, by name."""
         found, rest = self.parse_known_args(arguments)
         for word in rest:
             if word.startswith("-"):
-                raise unknown("flag", word.partition("=")[0], self._option_string_actions)
+                raise self.no_flag(word.partition("=")[0])
             raise RewireError(f"{word}: not expected here; see {self.prog} --help")
         return vars(found)
+
+    def no_flag(self, word: str) -> RewireError:
+        """Return the error for a wrong flag; where there are many, help lists them better."""
+        error = unknown("flag", word, self._option_string_actions)
+        if len(self._option_string_actions) <= MANY:
+            return error
+        return RewireError(f"{str(error).partition(' known: ')[0]} see {self.prog} --help")
 
 
 def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
     """Add a flag for each setting and each method's field, except those in `but`."""
     from rewire.methods import METHODS
 
-    parser.add_argument("--preset", help=f"start from {', '.join(sorted(presets()))} (digits)")
+    parser.usage = f"{parser.prog} [flags]"
+    known = ", ".join(sorted(presets()))
+    about = f"start from {known} (digits, whose values are shown)"
+    parser.add_argument("--preset", help=about)
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
-    group = parser.add_argument_group("settings")
+    group, values = parser.add_argument_group("settings"), resolve()
     for key, rule in settings().items():
         if key not in but:
-            about = f"{rule.metadata['help']} ({shown(rule.default)})"
-            add_flag(group, key, about, rule.type is bool)
+            words = ", ".join(allowed_words(rule))
+            about = rule.metadata["help"] + (f"; one of {words}" if words else "")
+            add_flag(group, key, f"{about} ({shown(getattr(values, key))})", rule.type is bool)
     group = parser.add_argument_group("fields of the method")
-    owners: dict[str, list[str]] = {}
+    owners: dict[str, dict[str, list[str]]] = {}
+    switches = set()
     for method in METHODS:
-        for key in method_fields(method).keys() - set(but):
-            owners.setdefault(key, []).append(method)
-    for key, methods in sorted(owners.items()):
-        rules = [method_fields(method)[key] for method in methods]
-        about = f"{', '.join(methods)}: {rules[0].metadata.get('help', '')}"
-        add_flag(group, key, about, all(rule.type is bool for rule in rules))
+        for key, rule in method_fields(method).items():
+            said = rule.metadata.get("help", "")
+            owners.setdefault(key, {}).setdefault(said, []).append(method)
+            switches |= {key} if rule.type is bool else set()
+    for key in sorted(owners.keys() - set(but)):
+        parts = (f"[{', '.join(methods)}] {said}" for said, methods in owners[key].items())
+        add_flag(group, key, "; ".join(parts), key in switches)
 
 
 def add_flag(group: Any, key: str, about: str, switch: bool) -> None:
@@ -63,7 +80,9 @@ def shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value or "none")
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value in (None, "") else str(value)
 
 
 def number(name: str, text: str) -> float:

@@ -28,14 +28,14 @@ def frontier(arguments: Sequence[str]) -> None:
     preset, file, sets = (given.pop(key) for key in ("preset", "config", "dataset"))
     from rewire import frontier as front
 
-    shares = [number("connectivity", x) for x in listed("connectivity", own["connectivity"])]
+    shares = [number("--connectivity", x) for x in listed("--connectivity", own["connectivity"])]
     jobs = front.plan(
-        listed("dataset", sets or resolve(preset, file).dataset),
-        listed("methods", own["methods"]),
+        listed("--dataset", sets or resolve(preset, file).dataset),
+        listed("--methods", own["methods"]),
         shares,
-        whole("seeds", own["seeds"]),
+        whole("--seeds", own["seeds"]),
     )
-    out, workers = Path(own["out"]), whole("jobs", own["jobs"])
+    out, workers = Path(own["out"]), whole("--jobs", own["jobs"])
     outcomes = front.run(
         jobs, out, preset=preset, file=file, flags=given, workers=workers, told=print_outcome
     )

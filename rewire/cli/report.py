@@ -33,7 +33,8 @@ def report(arguments: Sequence[str]) -> None:
         form, title = given["format"], given["title"]
         return len(write(given["runs"], out, form=form, title=title, refresh=seconds))
 
-    print(f"report of {write_once()} runs: {out}", flush=True)
+    count = write_once()
+    print(f"report of {count} run{'s' * (count != 1)}: {out}", flush=True)
     while seconds:
         time.sleep(seconds)
         write_once()

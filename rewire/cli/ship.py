@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from rewire.cli.flags import Parser, number, whole
-from rewire.cli.show import percent, print_figures
+from rewire.cli.show import percent, print_figures, size
 
 
 def export(arguments: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ def export(arguments: Sequence[str]) -> None:
     done = write(given.pop("run"), **given)
     rows = {
         "file": str(done.path),
-        "size": f"{done.size / 1e6:.3f} MB; dense fp32 {done.dense_size / 1e6:.3f} MB",
+        "size": f"{size(done.size)}; dense fp32 {size(done.dense_size)}",
         "connectivity by non-zero weights": percent(done.connectivity),
     }
     if done.checked:

@@ -21,6 +21,11 @@ def percent(share: float) -> str:
     return f"{share:.2%}" if share >= 0.01 or share == 0 else f"{share:.3%}"
 
 
+def size(count: int) -> str:
+    """Return a number of bytes in MB, small ones in kB."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns; a wide one is not cut when the output is no terminal."""
     from rich import box

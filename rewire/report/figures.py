@@ -74,7 +74,7 @@ def training(runs: Sequence[Run]) -> Plot | None:
         for i, (label, members) in enumerate(groups(good).items()):
             i = hue(label) if label in METHODS else i
             style: dict[str, Any] = {"color": colour(i), "ls": DASHES[i // FEW % 4]}
-            style |= {"alpha": 1.0 if len(good) <= FEW else 0.55}
+            style |= {"alpha": 1.0 if len(good) <= FEW else 0.75}
             for j, run in enumerate(members):
                 style["marker"] = "o" if len(run.history) == 1 else ""  # a line needs two points
                 top.plot(*series(run, "accuracy"), label=label if j == 0 else None, **style)
@@ -96,6 +96,7 @@ def training(runs: Sequence[Run]) -> Plot | None:
         "Test accuracy (above) and the share of synapses that exist (below, logarithmic) after "
         f"each epoch.{' A larger penalty α prunes faster.' if several else ''} Look for where "
         "accuracy starts to pay for the synapses that go."
+        f"{' Data sets share these axes.' * (len(grouped(good, setting('dataset'))) > 1)}"
     )
     return Plot(
         "training", "Accuracy and connectivity over training", caption, draw, data, (5.4, 4.4)

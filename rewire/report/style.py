@@ -37,6 +37,7 @@ VARIABLES = {
     PAGE.soft: "var(--soft)",
     PAGE.faint: "var(--faint)",
     PAGE.paper: "var(--card)",
+    "#0072b2": "var(--blue)",  # the one of the palette that is dull on a dark ground
 }
 
 
@@ -139,8 +140,8 @@ def whole_numbers(axes: Axes) -> None:
 def legend_above(axes: Axes, columns: int = 3) -> None:
     """Put the legend over the axes, where it hides no data."""
     axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.4,
-        handlelength=1.6, columnspacing=1.2,
+        loc="lower left", bbox_to_anchor=(-0.12, 1), ncols=columns, borderaxespad=0.4,
+        handlelength=1.6, columnspacing=1.1,
     )  # fmt: skip
 
 
