@@ -7,16 +7,23 @@ busy machine does not inflate; several threads by the clock on the wall. Dense t
 steps as one batch; "step by step" is what a stream, or a network with feedback, has to do.
 
     python benchmarks/inference.py                        # layers and networks, one thread, batch 1
-    python benchmarks/inference.py --what cifar10-conv --batch 1,32 --threads 2
+    python benchmarks/inference.py --what mnist-mlp --batch 1,32,256 --threads 1,2
+    python benchmarks/inference.py --what conv,cifar10-conv --kernels avx512,avx2,portable
+
+Ours may compute stages of a batch densely, and names them; "exact" forbids it.
 """
 
 import argparse
 import copy
+import math
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -24,10 +31,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from rewire.export import packed
-from rewire.export.structure import describe
+from rewire.export.structure import Network, describe
 from rewire.models import Spiking, build
 from rewire.neurons import LIF, Neuron
 from rewire.runtime import Runtime
+from rewire.runtime.library import installed, paths
+from rewire.runtime.native import Native
 
 Contestants = dict[str, Callable[[], object]]
 
@@ -116,28 +125,53 @@ def fastest(contestants: Contestants, repeats: int) -> dict[str, float]:
     return {name: min(seconds[1:]) for name, seconds in times.items()}
 
 
-def layer_times(kind: str, model: Spiking, runtime: Runtime, images: Tensor) -> Contestants:
-    """Time the second layer only, all time steps, from spikes to spikes."""
-    engine = runtime.engine
-    spikes = runtime.trace(images)["input"].float()  # [time, batch, ...]
+def layer_times(model: Spiking, runtimes: dict[str, Runtime], images: Tensor) -> Contestants:
+    """Time the second layer only, all time steps, from spikes to spikes, without dense stages."""
+    spikes = next(iter(runtimes.values())).trace(images)["input"].float()  # [time, batch, ...]
     last, neuron = model[-2], model[-1]
-    rows = spikes.flatten(0, 1)
+    rows, by_step = spikes.flatten(0, 1), spikes.unbind(0)
     contestants: Contestants = {
         "dense": lambda: neuron(last(rows).unflatten(0, spikes.shape[:2])),
+        "dense, step by step": lambda: neuron(torch.stack([last(x) for x in by_step])),
     }
     if isinstance(last, nn.Linear):
         csr = Csr(last)
         contestants["csr"] = lambda: neuron(csr(rows).unflatten(0, spikes.shape[:2]))
-    by_step = spikes.unbind(0)
-    contestants["dense, step by step"] = lambda: [last(x) for x in by_step]
-    begin, rest = engine.layers[0], engine.layers[1]
-    words = begin.fire(
-        engine.library, engine.current(images.numpy()), model.time_steps, begin.rest(len(images))
-    )
-    contestants["ours"] = lambda: rest.spiking(
-        engine.library, words, rest.rest(len(images)), engine.each
-    )
+    for name, runtime in runtimes.items():
+        contestants[f"ours ({name})"] = second_layer(runtime, images)
     return contestants
+
+
+def second_layer(runtime: Runtime, images: Tensor) -> Callable[[], object]:
+    """Return the work of the second layer on the spikes of the first."""
+    engine = runtime.engine
+    assert isinstance(engine, Native)
+    (first, second), batch = engine.layers[:2], len(images)
+    current = engine.current(images.numpy())
+    words = first.fire(engine.library, current, runtime.network.time_steps, first.rest(batch))
+    return lambda: second.spiking(engine.library, words, second.rest(batch), engine.each)
+
+
+def network_times(model: Spiking, runtimes: dict[str, Runtime], images: Tensor) -> Contestants:
+    """Time whole networks, from images to answers."""
+    sparse = with_csr(model)
+    contestants: Contestants = {
+        "dense": lambda: model(images),
+        "csr (fc only)": lambda: sparse(images),
+    }
+    for name, runtime in runtimes.items():
+        contestants[f"ours ({name})"] = partial(runtime, images)
+    if len(images) > 1:
+        best = next(iter(runtimes.values()))
+        exact = Runtime(best.network, threads=best.threads, kernels=best.kernels, exact=True)
+        contestants["ours, exact"] = lambda: exact(images)
+    return contestants
+
+
+def dense_stages(runtime: Runtime) -> str:
+    """Return the names of the stages that went through dense torch: their weights are there."""
+    stages = [layer.dense for layer in runtime.engine.layers if hasattr(layer, "dense")]
+    return " ".join(dense.stage.name for dense in stages if "weight" in vars(dense))
 
 
 def size_of(runtime: Runtime, values: str) -> float:
@@ -146,74 +180,80 @@ def size_of(runtime: Runtime, values: str) -> float:
         return packed.write(runtime.network, Path(folder) / "x", values) / 1e6
 
 
+def listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Return a reader of words with commas between."""
+    return lambda text: [kind(word) for word in text.split(",")]
+
+
+def read_options() -> argparse.Namespace:
+    """Return the flags."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--what", type=listed(str), default="fc,conv,mnist-mlp,cifar10-conv")
+    parser.add_argument("--connectivity", type=listed(float), default="0.25,0.05,0.01")
+    parser.add_argument("--batch", type=listed(int), default="1")
+    parser.add_argument("--density", type=float, default=0.1, help="share of neurons that fire")
+    parser.add_argument("--threads", type=listed(int), default="1")
+    parser.add_argument("--repeats", type=int, default=10)
+    best = paths(installed())[0]
+    parser.add_argument("--kernels", type=listed(str), default=best, help="avx512,avx2,portable")
+    return parser.parse_args()
+
+
 @torch.inference_mode()
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--what", default="fc,conv,mnist-mlp,cifar10-conv")
-    parser.add_argument("--connectivity", default="0.25,0.05,0.01")
-    parser.add_argument("--batch", default="1")
-    parser.add_argument("--density", type=float, default=0.1, help="share of neurons that fire")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--kernels", help="avx512, avx2, portable; the best by default")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    table = Table("what", "batch", "conn.", "time", "ms", "x dense", "MB fp16", "spike density")
-    for what in options.what.split(","):
-        for connectivity in map(float, options.connectivity.split(",")):
-            for batch in map(int, options.batch.split(",")):
-                torch.manual_seed(0)
-                model = layer_net(what) if what in ("fc", "conv") else build(what)
-                images = torch.randn(batch, *(model.input_shape or ()))
-                prepare_(model, images, connectivity, options.density)
-                classes = {"classes": tuple(map(str, range(2048)))} if what == "fc" else {}
-                runtime = time_one(table, what, model, images, connectivity, options, classes)
-                print(".", end="", flush=True)
-                del runtime
-    Console(width=150).print(
-        f"\ntorch {torch.__version__}, {options.threads} thread(s), {options.repeats} repeats, "
-        f"8 time steps, dense fp32",
-        table,
+    options = read_options()
+    columns = "what", "conn.", "batch", "threads", "time", "ms", "images/s", "x dense"
+    table = Table(*columns, "MB fp16", "MB dense", "dense stages", "spike density")
+    cases = product(options.what, options.connectivity, options.batch, options.threads)
+    for what, connectivity, batch, threads in cases:
+        torch.manual_seed(0)
+        torch.set_num_threads(threads)
+        model = layer_net(what) if what in ("fc", "conv") else build(what)
+        images = torch.randn(batch, *(model.input_shape or ()))
+        prepare_(model, images[:32], connectivity, options.density)
+        case = (what, f"{connectivity:.0%}", str(batch), str(threads))
+        time_one(table, case, model, images, options)
+        print(".", end="", flush=True)
+    Console(width=170).print(
+        f"\ntorch {torch.__version__}, {options.repeats} repeats, 8 time steps, dense fp32", table
     )
 
 
-def time_one(table, what, model, images, connectivity, options, classes) -> Runtime:  # noqa: ANN001
-    """Add the rows of one network at one connectivity and batch."""
-    if what == "conv":  # a network must end fully connected; this end is not timed
-        whole = {**dict(model.named_children()), "flatten": nn.Flatten()}
-        end = nn.Linear(256 * 32 * 32, 1, bias=False)
-        nn.init.zeros_(end.weight)
-        shown = Spiking({**whole, "end": end}, time_steps=8, input_shape=(3, 32, 32))
-    else:
-        shown = model
-    runtime = Runtime(
-        describe(shown.eval(), **classes), threads=options.threads, kernels=options.kernels
-    )
-    if what in ("fc", "conv"):
-        contestants = layer_times(what, model, runtime, images)
-    else:
-        sparse = with_csr(model)
-        contestants: Contestants = {
-            "dense": lambda: model(images),
-            "csr (fc only)": lambda: sparse(images),
-            "ours": lambda: runtime(images),
-        }
-    times = fastest(contestants, options.repeats)
-    densities = " ".join(f"{x.float().mean():.1%}" for x in runtime.trace(images).values())
+def network_of(what: str, model: Spiking) -> Network:
+    """Return the records; a convolution alone gets an end that is not timed."""
+    if what == "fc":
+        return describe(model, classes=tuple(map(str, range(2048))))
+    if what != "conv":
+        return describe(model)
+    end = nn.Linear(256 * 32 * 32, 1, bias=False)
+    nn.init.zeros_(end.weight)
+    layers = {**dict(model.named_children()), "flatten": nn.Flatten(), "end": end}
+    return describe(Spiking(layers, time_steps=8, input_shape=(3, 32, 32)).eval())
+
+
+def time_one(
+    table: Table,
+    case: tuple[str, ...],
+    model: Spiking,
+    images: Tensor,
+    options: argparse.Namespace,
+) -> None:
+    """Add the rows of one network at one connectivity, batch and number of threads."""
+    network, threads = network_of(case[0], model), torch.get_num_threads()
+    runtimes = {k: Runtime(network, threads=threads, kernels=k) for k in options.kernels}
+    setting = layer_times if case[0] in ("fc", "conv") else network_times
+    times = fastest(setting(model, runtimes, images), options.repeats)
+    some = next(iter(runtimes.values()))
+    sizes = (size_of(some, "fp16"), 4e-6 * sum(math.prod(s.shape) for s in network.stages))
+    density = " ".join(f"{x.float().mean():.0%}" for x in some.trace(images[:32]).values())
     for name, seconds in times.items():
-        mine = name == "ours"
-        table.add_row(
-            what,
-            str(len(images)),
-            f"{connectivity:.0%}",
-            f"{name} ({runtime.kernels})" if mine else name,
-            f"{seconds * 1e3:.2f}",
-            f"{times['dense'] / seconds:.1f}",
-            f"{size_of(runtime, 'fp16'):.2f}" if mine else "",
-            densities if mine else "",
-        )
-    return runtime
+        figures = (f"{1e3 * seconds:.2f}", f"{len(images) / seconds:.0f}")
+        ends = [""] * 4
+        if name.startswith("ours ("):
+            chosen = "" if setting is layer_times else dense_stages(runtimes[name[6:-1]])
+            ends = [*(f"{size:.2f}" for size in sizes), chosen, density]
+        table.add_row(*case, name, *figures, f"{times['dense'] / seconds:.1f}", *ends)
 
 
 if __name__ == "__main__":

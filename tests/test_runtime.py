@@ -12,8 +12,8 @@ from torch import nn
 from rewire import data as datasets
 from rewire.export.structure import describe
 from rewire.models import Spiking
-from rewire.neurons import LIF
-from rewire.runtime import Runtime
+from rewire.neurons import LIF, Neuron
+from rewire.runtime import Runtime, dense
 from rewire.runtime import library as library_module
 from rewire.runtime.library import installed, paths
 
@@ -59,15 +59,32 @@ def test_all_kernels_fire_alike(height, width, kernel, pool, kind, connectivity,
     assert_same(all_traces(describe(model), images, threads))
 
 
+@torch.no_grad()
+def trained(model, images):
+    """The spikes of every layer of the training model, named as in `Runtime.trace`."""
+    x, name, found = images.unsqueeze(0), "", {}
+    for key, layer in model.named_children():
+        x = model.advance(layer, x)
+        name = key if isinstance(layer, nn.Conv2d | nn.Linear) else name
+        if isinstance(layer, Neuron):
+            found[name] = x.bool()
+    return found
+
+
+def assert_close(wanted, got, share=1e-4):
+    """Another order of addition may cross a threshold, rarely."""
+    for name, spikes in wanted.items():
+        assert 0.005 < spikes.float().mean() < 0.98, name
+        assert (spikes != got[name]).float().mean() <= share, name
+
+
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("pool", ["max", "avg"])
 def test_same_spikes_as_the_training_model(kernels, pool):
     model = conv_net(pool=pool)
-    images = torch.randn(32, *model.input_shape)
-    wanted, got = model(images), Runtime(describe(model), kernels=kernels)(images)
-    assert 0.02 < wanted.mean() < 0.98
-    # Another order of addition may cross a threshold, rarely.
-    assert (wanted != got).float().mean() <= 1e-3
+    images = torch.randn(64, *model.input_shape)
+    runtime = Runtime(describe(model), kernels=kernels, exact=True)
+    assert_close(trained(model, images), runtime.trace(images))
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -109,9 +126,10 @@ def test_batches_and_streams_do_not_change_the_answer(kernels):
 
 def test_large_batches_run_in_pieces(monkeypatch):
     model = conv_net()
-    images, runtime = torch.randn(9, *model.input_shape), Runtime(describe(model))
+    images, runtime = torch.randn(9, *model.input_shape), Runtime(describe(model), exact=True)
     whole = runtime(images)
     monkeypatch.setattr("rewire.runtime.native.CHUNK", 1)
+    monkeypatch.setattr("rewire.runtime.model.MEMBRANES", 1)
     assert torch.equal(whole, runtime(images))
 
 
@@ -136,35 +154,98 @@ def test_early_exit_at_one_never_changes_a_spiking_answer():
     assert torch.equal(quick, runtime.predict(images, early_exit=0.0))
 
 
-def test_real_digits_agree_with_training():
+# ---------------------------------------------------------------------- dense stages
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("pool", ["max", "avg", "none"])
+@pytest.mark.parametrize("readout", ["spikes", "current"])
+def test_dense_stages_agree_up_to_rounding(kernels, pool, readout, monkeypatch):
+    model = conv_net(pool=pool, kind="third", readout=readout)
+    images = torch.randn(64, *model.input_shape)
+    exact = Runtime(describe(model), kernels=kernels, exact=True)
+    monkeypatch.setattr(dense, "MATMUL", -1.0)  # dense wins everywhere
+    quick, made = Runtime(describe(model), kernels=kernels), stages_made(monkeypatch)
+    assert_close(exact.trace(images), quick.trace(images))
+    assert made == {"conv1", "conv2", "fc"}
+    wanted, stream = exact(images), quick.stream(64)
+    steps = torch.stack([stream.step(images) for _ in range(len(wanted))])
+    for got in (quick(images), steps):
+        assert ((wanted - got).abs() > 1e-4).float().mean() <= 1e-3  # one of 1,920 numbers
+
+
+def stages_made(monkeypatch):
+    """The names of the stages that go through dense torch from now on."""
+    made, forward = set(), dense.Dense.__call__
+
+    def noted(self, x):
+        made.add(self.stage.name)
+        return forward(self, x)
+
+    monkeypatch.setattr(dense.Dense, "__call__", noted)
+    return made
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_one_image_and_exact_never_go_through_dense(kernels, monkeypatch):
+    model = conv_net()
+    monkeypatch.setattr(dense, "MATMUL", -1.0)
+    made = stages_made(monkeypatch)
+    Runtime(describe(model), kernels=kernels)(torch.randn(1, *model.input_shape))
+    Runtime(describe(model), kernels=kernels, exact=True)(torch.randn(3, *model.input_shape))
+    assert not made
+
+
+def test_when_dense_wins(monkeypatch):
+    def wins(connectivity, **given):
+        model = small("mnist-mlp", torch.rand(4, 1, 28, 28), connectivity)
+        return dense.Dense(describe(model).stages[0], "avx512").wins(**given)
+
+    assert wins(0.25, maps=32, density=1.0, pixels=True)
+    assert not wins(0.01, maps=32, density=1.0, pixels=True)
+    assert not wins(0.25, maps=256, density=0.1)
+    assert wins(1.0, maps=256, density=0.2)
+    assert not wins(1.0, maps=2, density=0.2)  # loading all weights for two maps
+
+
+# ---------------------------------------------------------------------- real images
+
+
+def real(name, data, connectivity=0.2, **options):
+    """Return a network on a data set, and ours."""
+    model = small(name, data.train_images[:64] / 255, connectivity)
+    return model, Runtime(describe(model, mean=data.mean, std=data.std), **options)
+
+
+def assert_agree(model, runtime, pixels):
+    """At most 1 in 10,000 spikes and predictions differ over all layers and images."""
+    spikes = different = predictions = 0
+    for part in pixels.split(500):
+        images = runtime.normalise(part)
+        wanted, got = trained(model, images), runtime.trace(images)
+        spikes += sum(found.numel() for found in wanted.values())
+        different += sum(int((wanted[name] != got[name]).sum()) for name in wanted)
+        answers = model(images).mean(0).argmax(1)
+        predictions += int((answers != runtime.predict(images)).sum())
+    assert different <= 1e-4 * spikes
+    assert predictions <= len(pixels) // 10_000
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_real_digits_agree_with_training(exact):
     data = datasets.load("digits")
-    pixels = data.test_images
-    model = small("digits-mlp", pixels[:64] / 255)
-    names = {"mean": data.mean, "std": data.std}
-    runtime = Runtime(describe(model, **names))
-    images = runtime.normalise(pixels)
-    wanted, got = model(images), runtime(images)
-    assert 0.02 < wanted.mean() < 0.98
-    assert (wanted != got).float().mean() <= 1e-4
-    different = (wanted.mean(0).argmax(1) != got.mean(0).argmax(1)).sum()
-    assert different <= max(1, len(pixels) // 10_000)
+    assert_agree(*real("digits-mlp", data, exact=exact), data.test_images)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", ["mnist-mlp", "lenet5"])
-def test_the_mnist_test_set_agrees_with_training(name):
+def test_the_mnist_test_set_agrees_with_training(name, exact, monkeypatch):
     data = datasets.load("mnist")
-    runtime_names = {"mean": data.mean, "std": data.std}
-    model = small(name, data.train_images[:64] / 255)
-    runtime = Runtime(describe(model, **runtime_names))
-    spikes = predictions = 0
-    for pixels in data.test_images.split(500):
-        images = runtime.normalise(pixels)
-        wanted, got = model(images), runtime(images)
-        spikes += int((wanted != got).sum())
-        predictions += int((wanted.mean(0).argmax(1) != got.mean(0).argmax(1)).sum())
-    assert spikes <= 1e-4 * 8 * 10 * len(data.test_labels)
-    assert predictions <= 1
+    model, runtime = real(name, data, exact=exact)
+    made = stages_made(monkeypatch)
+    assert_agree(model, runtime, data.test_images)
+    assert bool(made) != exact
 
 
 def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, caplog):

@@ -81,7 +81,7 @@ def _pool(nir: Any, stage: Stage, shape: Shape, pooling: str) -> Any:
     if stage.pool.kind == "max":
         raise RewireError(
             f"{stage.name}: NIR has no maximum pooling; train with average pooling instead, "
-            "as in `rewire train --model cifar10-conv-avg`"
+            "as in `rewire train --preset cifar10-conv-avg`"
         )
     sides, none = np.array((stage.pool.size,) * 2), np.array((0, 0))
     if pooling == "conv":

@@ -183,9 +183,10 @@ def _frontier(axes: Axes, dataset: str, runs: list[Run], theme: Theme) -> None:
 
 
 def _limit(axes: Axes, bottom: float | None = None) -> None:
-    """Let no axis of accuracies pass 100 %."""
+    """Let no axis of accuracies pass 100 %, and no mark at its top be cut in half."""
     axes.set_ylim(bottom=bottom)
-    axes.set_ylim(top=min(100.5, axes.get_ylim()[1]))
+    low, high = axes.get_ylim()
+    axes.set_ylim(top=min(100.5, high + 0.05 * (high - low)))
 
 
 def _points(runs: Sequence[Run]) -> dict[tuple[str, ...], list[tuple[float, float, float]]]:

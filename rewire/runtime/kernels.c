@@ -5,7 +5,7 @@
  *
  * Every path adds to a current in ascending order of (input, plane), one rounding an addition, so
  * that all of them, and the torch twin in fallback.py, fire alike bit for bit. Build with
- * -ffp-contract=off. Sizes and indices are checked by the caller, native.py.
+ * -ffp-contract=off. Sizes and indices are checked by the caller, layers.py.
  */
 #include <stdint.h>
 #include <string.h>

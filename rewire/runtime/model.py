@@ -1,5 +1,6 @@
 """A packed network that answers: whole images, or one time step at a time."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,18 @@ from rewire.runtime.fallback import Torch
 from rewire.runtime.library import choose, installed
 from rewire.runtime.native import Native
 
+MEMBRANES = 2**24  # neurons x images at once: 64 MB
 
-def load(path: str | Path, **options: Any) -> "Runtime":
-    """Return the network in a packed file, ready to run; nothing in the file is executed.
 
-    `options` are those of `Runtime`: threads, kernels, exact.
-    """
-    return Runtime(packed.read(path), **options)
+def load(
+    path: str | Path, *, threads: int = 1, kernels: str | None = None, exact: bool = False
+) -> "Runtime":
+    """Return the network in a packed file, ready to run; nothing in the file is executed."""
+    return Runtime(packed.read(path), threads=threads, kernels=kernels, exact=exact)
 
 
 def from_nir(source: Any, *, time_steps: int = 8, dt: float = nir.DT, **options: Any) -> "Runtime":
-    """Return the network of a NIR graph or file, ready to run; `options` as for `load`."""
+    """Return the network of a NIR graph or file, ready to run; `options` are those of `Runtime`."""
     return Runtime(nir.from_nir(source, time_steps=time_steps, dt=dt), **options)
 
 
@@ -47,7 +49,7 @@ class Runtime:
     ) -> None:
         check(1 <= threads <= 256, "threads", threads, "from 1 to 256")
         library = library or installed()
-        self.network = network
+        self.network, self.threads = network, threads
         self.kernels = choose(kernels, library)
         if self.kernels == "torch":
             self.engine: Native | Torch = Torch(network, exact)
@@ -67,8 +69,10 @@ class Runtime:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Map normalised images ``[batch, ...]`` to ``[time, batch, classes]``, as in training."""
-        stream = self.stream(len(images))
-        return stream.advance(images, self.network.time_steps)
+        neurons = sum(math.prod(place.neurons) for place in self.network.geometry)
+        parts = images.split(max(2, MEMBRANES // neurons)) if len(images) else [images]
+        steps = self.network.time_steps
+        return torch.cat([self.stream(len(part)).advance(part, steps) for part in parts], 1)
 
     def stream(self, batch: int = 1) -> "Stream":
         """Return neurons at rest that are fed one time step after the other."""
