@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rewire.errors import RewireError
-from rewire.rundir import _one_line
+from rewire.rundir import one_line
 
 LOCK = ".lock"
 PATIENCE = 20.0  # seconds in which the workers of a killed frontier should have saved
@@ -64,7 +64,7 @@ def held(folder: Path, patience: float = PATIENCE) -> Iterator[int]:
 
     So the workers of a parent that was killed keep it until they have saved; that is waited for.
     """
-    with _one_line(folder):
+    with one_line(folder):
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         until = time.monotonic() + patience

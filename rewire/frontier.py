@@ -18,7 +18,7 @@ from rewire.config import Config, flag, method_fields, resolve, settings
 from rewire.crew import Crew, held
 from rewire.errors import RewireError, check, unknown
 from rewire.methods import METHODS
-from rewire.rundir import RunDir, _one_line, replacing
+from rewire.rundir import RunDir, one_line, replacing
 
 FRONTIER, LOGS = "frontier.json", "logs"
 
@@ -99,7 +99,7 @@ def run(
     refuse_unused(shared, jobs)
     for job in jobs:
         refuse_other_settings(out / job.name, resolve(preset, file, job.settings(shared)))
-    with _one_line(out):
+    with one_line(out):
         (out / LOGS).mkdir(parents=True, exist_ok=True)
     with held(out) as lock, ThreadPoolExecutor(workers) as pool:
         crew = Crew(lock)
@@ -213,7 +213,7 @@ def save(out: Path, outcomes: Sequence[Outcome]) -> None:
         "runs": [{**asdict(x.job), "name": x.job.name, **_figures(x)} for x in outcomes],
         "points": [asdict(point) for point in points(outcomes)],
     }
-    with _one_line(out), replacing(out / FRONTIER) as file:
+    with one_line(out), replacing(out / FRONTIER) as file:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 

@@ -62,7 +62,7 @@ class RunDir:
         run = cls(path)
         if config.tensorboard and find_spec("tensorboard") is None:
             raise RewireError("tensorboard: not installed; run `pip install 'rewire[tensorboard]'`")
-        with _one_line(run.path):
+        with one_line(run.path):
             if run.path.exists() and not run._vacant():
                 raise RewireError(
                     f"{path}: exists and is not empty; choose another, or --resume it"
@@ -118,7 +118,7 @@ class RunDir:
     def append(self, row: Mapping[str, Any]) -> None:
         """Add an epoch's line; a figure that is not finite becomes null."""
         line = json.dumps(_strict(row), allow_nan=False) + "\n"
-        with _one_line(self.path), (self.path / METRICS).open("ab") as file:
+        with one_line(self.path), (self.path / METRICS).open("ab") as file:
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -170,7 +170,7 @@ class RunDir:
     def save_checkpoint(self, config: Config, state: Mapping[str, Any]) -> None:
         """Write the state of the run; the one before it is kept."""
         current, previous = self.path / CHECKPOINT, self.path / PREVIOUS
-        with _one_line(self.path), replacing(current) as file:
+        with one_line(self.path), replacing(current) as file:
             torch.save({"format": FORMAT, "config": asdict(config), "state": dict(state)}, file)
             if current.exists():
                 os.replace(current, previous)
@@ -212,7 +212,7 @@ class RunDir:
         return {k: v for k, v in tensors.items() if not k.startswith(MASK)}, masks
 
     def _write(self, name: str, content: bytes) -> None:
-        with _one_line(self.path), replacing(self.path / name) as file:
+        with one_line(self.path), replacing(self.path / name) as file:
             file.write(content)
 
 
@@ -259,7 +259,7 @@ def _temporary(path: Path) -> bool:
 
 
 @contextmanager
-def _one_line(path: Path) -> Iterator[None]:
+def one_line(path: Path) -> Iterator[None]:
     """Turn the system's refusal into a line for the user."""
     try:
         yield

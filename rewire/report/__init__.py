@@ -8,7 +8,7 @@ from rewire.report import page, text
 from rewire.report.figures import FIGURES, draw_all
 from rewire.report.runs import Run, find, load
 from rewire.report.style import DARK, LIGHT, Plot, render
-from rewire.rundir import _one_line, replacing
+from rewire.rundir import one_line, replacing
 
 FORMATS = ("html", "md")
 
@@ -40,7 +40,7 @@ def write(
     runs = find(paths)
     where = Path(out)
     content = page.build(runs, title, refresh) if form == "html" else text.build(runs, title)
-    with _one_line(where), replacing(where) as file:
+    with one_line(where), replacing(where) as file:
         file.write(content.encode())
     return runs
 
@@ -49,7 +49,7 @@ def save_figures(plots: Iterable[Plot], out: str | Path) -> list[Path]:
     """Write each figure as SVG and PNG, light and dark, under `out`; return the light SVGs."""
     folder = Path(out)
     written = []
-    with _one_line(folder):
+    with one_line(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for plot in plots:
             for theme, tail in ((LIGHT, ""), (DARK, "-dark")):
