@@ -34,6 +34,7 @@ MODEL_OF = {
     "fashion-mnist": "mnist-mlp",
     "cifar10": "cifar10-conv",
 }
+PRESET_OF = {"mnist": "mnist-fast", "fashion-mnist": "mnist-fast", "cifar10": "cifar10-fast"}
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -185,10 +186,11 @@ def resolve(
     file: str | Path | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Config:
-    """Return the settings of a run; without preset and file the preset is ``digits``."""
+    """Return the settings of a run; without preset and file it is the data set's own preset."""
     layers: list[tuple[str, dict[str, Any]]] = []
     if preset or not file:
-        known, name = presets(), preset or "digits"
+        known = presets()
+        name = preset or PRESET_OF.get((flags or {}).get("dataset", ""), "digits")
         if name not in known:
             raise unknown("--preset", name, known)
         layers.append((f"preset {name}", tomllib.loads(known[name])))

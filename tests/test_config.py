@@ -226,3 +226,12 @@ def test_differences_name_what_decides_the_outcome():
     assert config.differences(asdict(Config(epochs=3, data_dir="elsewhere", threads=2))) == []
     other = asdict(Config(epochs=4, options={"alpha": 0.5}))
     assert config.differences(other) == ["epochs", "options"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "epochs"), [("digits", 80), ("mnist", 24), ("fashion-mnist", 24), ("cifar10", 100)]
+)
+def test_a_data_set_brings_its_own_preset(dataset, epochs):
+    config = resolve(flags={"dataset": dataset})
+    assert (config.dataset, config.epochs) == (dataset, epochs)
+    assert resolve("digits", flags={"dataset": dataset}).epochs == 80  # unless another is asked for

@@ -45,7 +45,7 @@ def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
 
     parser.usage = f"{parser.prog} [flags]"
     known = ", ".join(sorted(presets()))
-    about = f"start from {known} (digits, whose values are shown)"
+    about = f"start from {known} (the data set's own; those of digits are shown)"
     parser.add_argument("--preset", help=about)
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
     group, values = parser.add_argument_group("settings"), resolve()
