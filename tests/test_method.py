@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW, NAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from rewire import DeepR, Dense, GradR, RewireError, SoftDeepR
+from rewire import Budget, DeepR, Dense, GradR, RewireError, SoftDeepR
 from rewire.masks import median_of
 from rewire.method import Latent
 from rewire.methods.gradr import laplace_location
@@ -704,3 +704,55 @@ def test_a_device_draw_follows_the_methods_generator():
 def test_the_families_want_their_parts():
     with pytest.raises(NotImplementedError):
         attached(Latent())
+
+
+# ---------------------------------------------------------------------------- asked and reached
+
+
+def test_a_run_that_ends_before_its_target_says_so():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    method = Budget(connectivity=0.1).attach(model, optimizer, total_steps=100)
+    train(model, optimizer, steps=5)
+    with pytest.warns(UserWarning, match=r"budget: finished at step 5 of 100, .*asked was 0\.1"):
+        method.finish()
+
+
+def test_a_run_that_reached_its_target_early_ends_in_silence():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    method = Budget(connectivity=0.1, ramp=0.1, every=1).attach(model, optimizer, total_steps=50)
+    train(model, optimizer, steps=10)
+    method.finish()  # warnings are errors here
+    assert sum(int(mask.sum()) for mask in method.masks().values()) == round(0.1 * (48 + 24))
+
+
+def test_a_share_for_a_layer_is_refused_by_a_method_that_takes_none():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    with pytest.raises(RewireError, match=r"targets: 0\.weight has a share, but gradr takes none here"):
+        GradR(alpha=0.1).attach(model, optimizer, total_steps=9, targets={"0": 0.5})
+    GradR(connectivity=0.2).attach(model, optimizer, total_steps=9, targets={"0": 0.5})
+
+
+def test_pruned_and_regrown_are_counted_across_a_resume():
+    def run(stop):
+        model = net()
+        optimizer = SGD(model.parameters(), lr=0.5)
+        method = GradR(alpha=0.05).attach(model, optimizer, total_steps=40)
+        train(model, optimizer, steps=10)
+        method.stats()
+        train(model, optimizer, steps=15, start=10)
+        if stop:
+            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), method.state_dict()))
+            model = net()
+            optimizer = SGD(model.parameters(), lr=0.5)
+            method = GradR(alpha=0.05).attach(model, optimizer, total_steps=40)
+            for part, state in zip((model, optimizer, method), saved, strict=True):
+                part.load_state_dict(state)
+        train(model, optimizer, steps=15, start=25)
+        return method.stats()
+
+    whole = run(stop=False)
+    assert whole["pruned"] > 0
+    assert run(stop=True) == whole
