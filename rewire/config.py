@@ -72,6 +72,7 @@ class Config:
     )
     teacher: str = setting("", "run directory of a trained network to learn from as well")
     teacher_weight: float = setting(0.5, "share of the teacher's lesson in the loss", bound=SHARE)
+    start: str = setting("", "run directory of a trained network whose weights to begin with")
     augment: tuple[str, ...] = setting((), "comma list such as crop:4,flip,cutout:8,shift:1")
     time_steps: int = setting(8, "time steps an image is shown", bound=COUNT)
     early_time_steps: int = setting(
@@ -85,7 +86,7 @@ class Config:
     surrogate: str = setting("atan", "surrogate gradient", words="rewire.neurons:SURROGATES")
     dropout: float | None = setting(None, "dropout; left out: the model's own", bound=SHARE)
     init: str = setting(
-        "default", "first weights; firing: no silent layer", words=("default", "firing")
+        "default", "weights without a start; firing: no silent layer", words=("default", "firing")
     )
     precision: str = setting("fp32", "arithmetic", words=("fp32", "bf16"))
     channels_last: bool = setting(False, "memory layout of images and convolutions")
@@ -95,6 +96,7 @@ class Config:
     seed: int = setting(0, "seed of every random choice", bound=NATURAL)
     hold_out: int = setting(0, "test on so many training images, not the test set", bound=NATURAL)
     eval_batch_size: int = setting(500, "images a test batch", bound=COUNT)
+    test_every: int = setting(1, "epochs between tests; the last is tested", bound=COUNT, free=True)
     checkpoint_every: int = setting(1, "epochs between checkpoints", bound=COUNT, free=True)
     trace_every: int = setting(
         0, "epochs between traces for the report; 0: 20 a run", bound=NATURAL, free=True

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rewire import data as datasets
 from rewire.data import Batches
-from rewire.errors import RewireError
 from rewire.losses import LOSSES, correct
-from rewire.parts import autocast, build_model, choose_device, test_batches
+from rewire.parts import autocast, choose_device, test_batches
 from rewire.rundir import RunDir
+from rewire.trained import trained
 
 
 @dataclass
@@ -70,13 +70,7 @@ def score(run: str | Path, flags: Mapping[str, str] | None = None) -> Score:
     weights, masks = folder.load_model()
     device = choose_device(config.device)
     data = datasets.load(config.dataset, config.data_dir or None)
-    model = build_model(config, data, device).eval()
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError:
-        raise RewireError(
-            f"{run}: its weights do not fit its config's model {config.model!r}"
-        ) from None
+    model = trained(run, data, device, flags)
 
     def loss(output: Tensor, labels: Tensor) -> Tensor:
         return LOSSES[config.loss](output, labels, config.rate_scale, 0.0)

@@ -8,9 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rewire.data import Dataset
-from rewire.errors import RewireError
-from rewire.parts import build_model
-from rewire.rundir import RunDir
+from rewire.trained import blame, trained
 
 SOFTNESS = 2.0
 
@@ -24,15 +22,8 @@ def lesson(output: Tensor, taught: Tensor, rate_scale: float) -> Tensor:
 
 def load(run: str | Path, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Return the finished run's network as a function of images, without gradients."""
-    try:
-        folder = RunDir.open(run)
-        weights, _ = folder.load_model()
-        model = build_model(folder.config(), data, device).eval()
-        model.load_state_dict(weights)
-    except RewireError as error:
-        raise RewireError(f"teacher: {error}") from None
-    except RuntimeError:
-        raise RewireError(f"teacher: {run}: its weights do not fit its own config") from None
+    with blame("teacher"):
+        model = trained(run, data, device)
 
     def teach(images: Tensor) -> Tensor:
         with torch.no_grad():

@@ -74,7 +74,7 @@ def fit(
     `resume` goes on from the checkpoint in `run`. `data` stands in for the named data set.
     """
     with threads(config.threads), fastest_convolutions():
-        training = prepare(config, data)
+        training = prepare(config, data, fresh=not resume)
         return _run(training, _open(training, run, resume), progress)
 
 
@@ -181,12 +181,17 @@ def train_epoch(training: Training, tell: Progress) -> None:
 def measure(
     training: Training, masks: dict[str, Tensor], stats: dict[str, float]
 ) -> dict[str, Any]:
-    """Test the network as it is; return the epoch's line of the metrics, shares in [0, 1]."""
-    place, start = training.place, time.perf_counter()
+    """Test the network as it is, where due; return the epoch's line of the metrics.
+
+    Shares are in [0, 1]; what was not tested is None.
+    """
+    config, place, start = training.config, training.place, time.perf_counter()
     training.model.eval()
-    training.model.time_steps = training.config.time_steps
-    with autocast(training.config, training.device):
-        accuracy, test_loss = evaluate(training.forward, training.test, training.loss)
+    training.model.time_steps = config.time_steps
+    accuracy, test_loss = None, None
+    if (place.epoch + 1) % config.test_every == 0 or place.epoch + 1 == config.epochs:
+        with autocast(config, training.device):
+            accuracy, test_loss = evaluate(training.forward, training.test, training.loss)
     return {
         "epoch": place.epoch + 1,
         "step": training.steps,

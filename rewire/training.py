@@ -30,6 +30,7 @@ from rewire.parts import (
 )
 from rewire.schedules import RATES
 from rewire.traces import Collector
+from rewire.trained import blame, load_weights_
 
 BN_BATCHES = 100  # that make the statistics of averaged weights
 
@@ -60,7 +61,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.total_steps = self.config.epochs * len(self.train)
-        if self.config.init == "firing":
+        if self.config.init == "firing" and not self.config.start:
             self._make_fire_()
         self.method = self._attached()
         self.average = Average(self.model, self.config.average) if self.config.average else None
@@ -166,13 +167,19 @@ class Training:
             torch.cuda.set_rng_state(state["rng"]["cuda"], self.device)
 
 
-def prepare(config: Config, data: Dataset | None = None) -> Training:
-    """Return network, optimizer, method and batches at step 0; seeds torch with `config.seed`."""
+def prepare(config: Config, data: Dataset | None = None, *, fresh: bool = True) -> Training:
+    """Return network, optimizer, method and batches at step 0; seeds torch with `config.seed`.
+
+    What is not `fresh` gets its weights from a checkpoint, and needs no `start` any more.
+    """
     device = choose_device(config.device)
     data = data or datasets.load(config.dataset, config.data_dir or None)
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)
     model = build_model(config, data, device)
+    if config.start and fresh:
+        with blame("start"):
+            load_weights_(model, config.start)
     train = training_batches(config, data, device)
     next(train.epoch(0))  # an augmentation too large for the images says so here
     return Training(

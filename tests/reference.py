@@ -271,9 +271,9 @@ def compete(
     return [[(i, k) in chosen for k in range(len(layer))] for i, layer in enumerate(scores)]
 
 
-def path(done: float, share: float) -> float:
-    """The share left on the way from 1 to `share`."""
-    return share + (1 - share) * (1 - min(max(done, 0.0), 1.0)) ** 3
+def path(done: float, share: float, begin: float = 1.0) -> float:
+    """The share left on the way from `begin` to `share`."""
+    return share + (begin - share) * (1 - min(max(done, 0.0), 1.0)) ** 3
 
 
 class Twin:

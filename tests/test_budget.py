@@ -52,6 +52,19 @@ def test_equals_its_twin(kind, scope, fixed, balance):
     assert back > 0  # some came back
 
 
+def test_a_sparse_start_begins_with_the_strongest_and_ends_exactly():
+    layer = row(0.5, -0.3, 0.2, 0.1, 0.4, 0.0, 0.0, 0.0)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    method = Budget(connectivity=0.25, begin=0.5, ramp=1.0, every=1)
+    method.attach(layer, optimizer, total_steps=4)
+    counts = [int(method.masks()["weight"].sum())]
+    assert method.masks()["weight"].tolist() == [[True, True, True, False, True] + 3 * [False]]
+    for _ in range(4):
+        pull(layer, optimizer, *8 * [0.0])
+        counts.append(int(method.masks()["weight"].sum()))
+    assert counts == [round(8 * path(i / 4, 0.25, 0.5)) for i in range(5)] == [4, 3, 2, 2, 2]
+
+
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)

@@ -246,6 +246,26 @@ def test_a_teacher_that_cannot_teach_is_refused_in_one_line(taught, data, tmp_pa
 # ---------------------------------------------------------------------- early time steps
 
 
+def test_a_start_gives_its_weights_and_is_not_needed_again(taught, data, tmp_path):
+    folder = RunDir.open(taught)
+    weights, _ = folder.load_model()
+    config = tiny("budget", start=str(taught), init="firing")
+    begun = prepare(config, data).model.state_dict()
+    assert all(torch.equal(begun[name], weights[name]) for name in weights)
+    gone = tiny(start=str(tmp_path / "gone"))
+    refused(lambda: prepare(gone, data), "start: ", "gone: is not a run directory")
+    prepare(gone, data, fresh=False)  # as a resume does
+
+
+def test_epochs_between_tests_have_no_accuracy(data, tmp_path, capsys):
+    shown = fit(tiny(epochs=5, test_every=2), tmp_path / "run", data=data).history
+    assert [row["accuracy"] is None for row in shown] == [True, False, True, False, False]
+    assert [row["test_loss"] is None for row in shown] == [True, False, True, False, False]
+    plain = fit(tiny(epochs=5), data=data).history  # a test changes nothing
+    assert plain[-1]["accuracy"] == shown[-1]["accuracy"]
+    assert [row["loss"] for row in plain] == [row["loss"] for row in shown]
+
+
 def test_the_early_part_has_fewer_time_steps_and_the_test_has_all(data):
     training = prepare(tiny(early_time_steps=2, early=0.5, time_steps=5), data)
     seen = []

@@ -93,9 +93,10 @@ def print_epoch(event: "Step | Epoch") -> None:
 def epoch_line(event: "Epoch") -> str:
     """Return the figures of an epoch."""
     row = event.row
+    tested = "" if row["accuracy"] is None else f"accuracy {percent(row['accuracy'])}  "
     return (
-        f"epoch {row['epoch']}/{event.epochs}  loss {row['loss']:.4f}  "
-        f"accuracy {percent(row['accuracy'])}  connectivity {percent(row['connectivity'])}"
+        f"epoch {row['epoch']}/{event.epochs}  loss {row['loss']:.4f}  {tested}"
+        f"connectivity {percent(row['connectivity'])}"
     )
 
 

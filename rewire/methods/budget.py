@@ -20,8 +20,8 @@ class Budget(Latent):
 
     ``w = u where |u| is among the count(progress) strongest of all layers, else 0``, and u moves
     with dL/dw whether its synapse is present or not: an absent one returns, with either sign, as
-    soon as it outgrows a present one. The count follows ``c + (1 - c)(1 - x)^3``, x from 0 to 1 at
-    `ramp`, exactly, and is `connectivity` from there on.
+    soon as it outgrows a present one. The count follows ``c + (b - c)(1 - x)^3``, b being `begin`
+    and x from 0 to 1 at `ramp`, exactly, and is `connectivity` from there on.
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
     of whose inputs matter, loses its places to a large hidden one.
@@ -30,6 +30,9 @@ class Budget(Latent):
     name = "budget"
 
     connectivity: float = asked(0.05)
+    begin: float = field(
+        default=1.0, metadata={"help": "share of synapses at first; less for a sparse start"}
+    )
     ramp: float = field(
         default=0.5, metadata={"help": "share of the run by which the budget is reached"}
     )
@@ -46,6 +49,7 @@ class Budget(Latent):
     scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
 
     def __post_init__(self) -> None:
+        check(0 < self.begin <= 1, "begin", self.begin, "in (0, 1]")
         check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
         check(self.ramp <= self.fixed <= 1, "fixed", self.fixed, "in [ramp, 1]")
         check(self.every >= 1, "every", self.every, "1 or more")
@@ -54,22 +58,30 @@ class Budget(Latent):
         check_word("scope", self.scope, SCOPES)
 
     def init(self, layers: Sequence[Layer]) -> None:
-        """Begin dense."""
+        """Begin dense, or with the strongest."""
         for layer in layers:
             layer.state["latent"] = layer.weight.detach().clone()
             layer.state["mask"] = torch.ones_like(layer.weight, dtype=torch.bool)
+        if self.begin < 1:
+            self.rewire(layers)
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Let all latents compete for the places there are now."""
         due = self.step % self.every == 0 and self.progress <= self.fixed
-        if not (due or self.crosses(self.ramp)):
-            return
-        layers = self.everyone()
-        now = {x.name: cubic(self.progress / self.ramp, 1.0, self.share(x)) for x in layers}
+        if due or self.crosses(self.ramp):
+            self.rewire(self.everyone())
+
+    def rewire(self, layers: Sequence[Layer]) -> None:
+        """Give the places to the strongest."""
         strengths = [self.strength(layer) for layer in layers]
-        masks = wire(layers, strengths, lambda x: now[x.name], self.scope, self.floor)
+        masks = wire(layers, strengths, self.places, self.scope, self.floor)
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)
+
+    def places(self, layer: Layer) -> float:
+        """Return the share of a layer's synapses there is room for now."""
+        share = self.share(layer)
+        return cubic(self.progress / self.ramp, max(self.begin, share), share)
 
     def strength(self, layer: Layer) -> Tensor:
         """Return ``|u| / n^balance``, n the size of the layer."""

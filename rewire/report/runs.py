@@ -34,8 +34,8 @@ class Run:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The line of the last epoch."""
-        return self.history[-1] if self.history else {}
+        """The line of the last epoch that was tested."""
+        return next((row for row in reversed(self.history) if row["accuracy"] is not None), {})
 
     @property
     def state(self) -> str:
@@ -53,7 +53,7 @@ class Run:
     @property
     def usable(self) -> bool:
         """Whether there is anything to draw."""
-        return self.config is not None and bool(self.history)
+        return self.config is not None and bool(self.last)
 
     @cached_property
     def traces(self) -> Traces | None:
@@ -126,8 +126,12 @@ def load(path: str | Path) -> Run:
 
 
 def _whole(row: Any) -> bool:
-    needed = ("epoch", "accuracy", "connectivity", "seconds")
-    return isinstance(row, dict) and all(isinstance(row.get(key), int | float) for key in needed)
+    needed = ("epoch", "connectivity", "seconds")
+    return (
+        isinstance(row, dict)
+        and all(isinstance(row.get(key), int | float) for key in needed)
+        and isinstance(row.get("accuracy", ""), int | float | None)
+    )
 
 
 def find(paths: Iterable[str | Path]) -> list[Run]:
