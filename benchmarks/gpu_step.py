@@ -327,7 +327,8 @@ def kernel_times(bench: Bench) -> None:
     x = x.contiguous(memory_format=torch.channels_last)
     channels = torch.ones(shape[1], device=bench.device)
     size = x.numel() * x.element_size()
-    mean, variance = ops.statistics(x)
+    running = channels.clone(), channels.clone(), 0.1
+    mean, variance = ops.statistics(x, *running)
 
     def arguments(pool: bool) -> tuple[Any, ...]:
         norm = (mean, variance, channels, channels, 1e-5, True)
@@ -343,7 +344,7 @@ def kernel_times(bench: Bench) -> None:
     try:
         for tile in (forward // 2, forward, 2 * forward):
             ops.TILE = tile
-            record("statistics", tile, size, lambda: ops.statistics(x))
+            record("statistics", tile, size, lambda: ops.statistics(x, *running))
             record("fire", tile, 2 * size, lambda: ops.fire(*arguments(False)))
             record("fire and pool", tile, 1.25 * size, lambda: ops.fire(*arguments(True)))
         for tile in (backward // 2, backward, 2 * backward):

@@ -37,6 +37,11 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
     return torch.randn(*shape, generator=generator).to(DEVICE, dtype)
 
 
+def running(channels: int) -> tuple[Tensor, Tensor, float]:
+    """Return running statistics to move, and their momentum."""
+    return torch.zeros(channels, device=DEVICE), torch.ones(channels, device=DEVICE), 0.1
+
+
 def far(a: Tensor, b: Tensor) -> float:
     """Return ``|a - b| / |b|``; not a number is infinitely far."""
     a, b = a.double(), b.double()
@@ -274,7 +279,7 @@ def test_pool_ties_go_to_the_first():
 def test_statistics_are_stable(offset, scale):
     x = normal(6, 7, 5, 9) * scale + offset
     x[0, :, 0, 0] = offset + 50 * scale  # an outlier where a shift would be taken from
-    mean, variance = ops.statistics(x)
+    mean, variance = ops.statistics(x, *running(7))
     wide = x.double().movedim(1, -1).flatten(0, 2)
     assert far(mean, wide.mean(0)) < 1e-6
     assert far(variance, wide.var(0, correction=0)) < 1e-4
@@ -455,10 +460,10 @@ def test_updates_leave_other_layouts_to_torch():
 def test_operators_are_registered_whole():
     """Schema, shapes for the compiler, and autograd agree with what runs."""
     x = normal(4, 4, 4, 6).permute(0, 3, 1, 2).requires_grad_()
-    mean, variance = (v.detach() for v in ops.statistics(x.detach()))
+    mean, variance = (v.detach() for v in ops.statistics(x.detach(), *running(6)))
     norm = (mean, variance, normal(6).requires_grad_(), normal(6).requires_grad_(), 1e-5, True)
     torch.library.opcheck(ops.fire, (x, *norm, 2, False, True, 2.0, 1.0, 0.0, "atan"))
-    torch.library.opcheck(ops.statistics, (x.detach(),))
+    torch.library.opcheck(ops.statistics, (x.detach(), *running(6)))
 
 
 def test_without_triton_everything_works():

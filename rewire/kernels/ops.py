@@ -49,14 +49,11 @@ def _constants(tau: float | None, threshold: float, rest: float) -> dict[str, An
 
 @torch.library.custom_op("rewire::statistics", mutates_args=("running_mean", "running_var"))
 def statistics(
-    x: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    momentum: float = 0.0,
+    x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float
 ) -> tuple[Tensor, Tensor]:
     """Return mean and biased variance of every channel of the images, in float32.
 
-    Running statistics, where given, move towards the mean and the unbiased variance.
+    Running statistics move towards the mean and the unbiased variance.
     """
     x = _rows(x)
     channels, total = x.shape[-1], x.numel()
@@ -77,7 +74,6 @@ def statistics(
         *sizes,
         tile["ROWS"],
         momentum,
-        RUNNING=running_mean is not None,
         ROUNDS=_ceil(count, 128),
         ROWS=128,
         WIDTH=8,

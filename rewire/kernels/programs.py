@@ -139,7 +139,7 @@ def _met(left, stride):
 def merge(
     part_ptr, mean_ptr, var_ptr, running_mean_ptr, running_var_ptr,
     total, channels, programs, tile, momentum,
-    RUNNING: tl.constexpr, ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Merge `moments` of all programs (Chan) around the first one's mean; move running statistics.
 
@@ -169,9 +169,8 @@ def merge(
     variance = tl.maximum(tl.sum(spread, 0) / n - moved * moved, 0.0)
     tl.store(mean_ptr + column, mean, mask=known)
     tl.store(var_ptr + column, variance, mask=known)
-    if RUNNING:
-        _lerp(running_mean_ptr + column, mean, momentum, known)
-        _lerp(running_var_ptr + column, variance * (n / (n - 1.0)), momentum, known)
+    _lerp(running_mean_ptr + column, mean, momentum, known)
+    _lerp(running_var_ptr + column, variance * (n / (n - 1.0)), momentum, known)
 
 
 @triton.jit

@@ -137,7 +137,7 @@ def test_two_runs_are_equal_bit_for_bit():
     one = torch.ones(256, device="cuda")
     runs = []
     for _ in range(2):
-        norm = (*ops.statistics(x), one, one, 1e-5, True)
+        norm = (*ops.statistics(x, one.clone(), one.clone(), 0.1), one, one, 1e-5, True)
         rest = (4, False, False, 2.0, 1.0, 0.0, "atan")
         spikes, winners = ops.fire(x, *norm, *rest)
         runs.append((*norm[:2], spikes, *ops.fire_backward(grad, winners, x, *norm, *rest)))
