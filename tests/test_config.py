@@ -229,7 +229,7 @@ def test_differences_name_what_decides_the_outcome():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "epochs"), [("digits", 80), ("mnist", 24), ("fashion-mnist", 24), ("cifar10", 100)]
+    ("dataset", "epochs"), [("digits", 80), ("mnist", 24), ("fashion-mnist", 24), ("cifar10", 128)]
 )
 def test_a_data_set_brings_its_own_preset(dataset, epochs):
     config = resolve(flags={"dataset": dataset})

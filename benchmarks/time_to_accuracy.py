@@ -1,0 +1,135 @@
+"""CIFAR-10, the paper's network: how long to which accuracy at the published connectivities.
+
+    python benchmarks/time_to_accuracy.py --out results/cifar10           # each from scratch
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # from the point before
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
+
+Every point is one `rewire train` and leaves one JSON file; flags unknown here go to all of them.
+The last column is a ratio to SpikingJelly 2.0: what its training step, measured in this run
+(multi-step, bf16, channels-last), would need for the same images at the same time steps.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rewire.config import Config
+from rewire.rundir import RunDir
+
+
+class Point(NamedTuple):
+    """The highest accuracy published for this network at a connectivity, and our time for it."""
+
+    connectivity: float
+    accuracy: float
+    seconds: int
+    source: str
+
+
+POINTS = (
+    Point(0.0508, 0.9203, 600, "Grad R"),
+    Point(0.0223, 0.9249, 1200, "STDS"),
+    Point(0.0099, 0.9106, 1200, "STDS"),
+    Point(0.00746, 0.9021, 1200, "STDS"),
+)
+
+
+def train(point: Point, runs: Path, start: Path | None, flags: list[str]) -> Path:
+    """Train one point; return its run directory."""
+    run = runs / f"budget-{point.connectivity:g}"
+    words = ["--preset", "cifar10-fast", "--connectivity", f"{point.connectivity:g}", *flags]
+    if start:
+        begin = RunDir.open(start).history()[-1]["connectivity"]
+        words += ["--start", str(start), "--begin", f"{begin:g}"]
+    command = [sys.executable, "-m", "rewire", "train", *words, "--out", str(run)]
+    subprocess.run(command, check=True)
+    return run
+
+
+def record(run: Path) -> dict[str, Any]:
+    """Return what a finished run has reached, and all that is needed to repeat it."""
+    folder = RunDir.open(run)
+    config, rows = folder.config(), folder.history()
+    env = json.loads((run / "env.json").read_text())
+    seconds = sum(row["seconds"] for row in rows)
+    before = record(Path(config.start))["seconds_from_scratch"] if config.start else 0.0
+    keys = ("epoch", "loss", "accuracy", "connectivity", "seconds")
+    return {
+        "accuracy": rows[-1]["accuracy"],
+        "connectivity": rows[-1]["connectivity"],
+        "seconds": round(seconds, 1),
+        "seconds_from_scratch": round(before + seconds, 1),
+        "start": Path(config.start).name or None,
+        "command": shlex.join(["rewire", *env["command"][1:]]),
+        "machine": env["device"],
+        "versions": {key: env[key] for key in ("python", "torch", "rewire", "commit")},
+        "config": config.to_toml().splitlines(),
+        "measured": {k: v for k, v in rows[-1].get("measured", {}).items() if k != "firing"},
+        "curve": {key: [_short(row[key]) for row in rows] for key in keys},
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def peer_rate() -> float:
+    """Return SpikingJelly's samples a second at 8 time steps, batch 128, not compiled."""
+    from gpu_step import Bench, spikingjelly_eager
+
+    bench = Bench(cpu=not torch.cuda.is_available(), seconds=120)
+    spikingjelly_eager(bench)
+    return bench.rows[-1]["samples_per_s"]
+
+
+def peer_seconds(config: Config, rate: float) -> float:
+    """Return what the same images would take; a step's time is proportional to its time steps."""
+    share = config.early if config.early_time_steps else 0.0
+    steps = share * config.early_time_steps + (1 - share) * config.time_steps
+    return 50_000 * config.epochs * steps / 8 / rate
+
+
+def table(found: dict[str, tuple[dict[str, Any], Config]], rate: float | None) -> None:
+    """Print what was reached beside what was asked."""
+    print(f"{'run':24}{'accuracy':>10}{'connect.':>10}{'seconds':>9}{'asked':>22}{'x SJ':>7}")
+    for name, (row, config) in found.items():
+        aims = [p for p in POINTS if abs(p.connectivity / row["connectivity"] - 1) < 0.01]
+        aim = f"{aims[0].accuracy:.2%} in {aims[0].seconds} s" if aims else ""
+        ratio = f"{peer_seconds(config, rate) / row['seconds']:.2f}" if rate else ""
+        print(
+            f"{name:24}{row['accuracy']:>10.2%}{row['connectivity']:>10.3%}"
+            f"{row['seconds_from_scratch']:>9.0f}{aim:>22}{ratio:>7}"
+        )
+
+
+def main() -> None:
+    """Train or read, write, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="directory of the JSON files")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="directory of the runs")
+    parser.add_argument("--chain", action="store_true", help="begin with the point before")
+    parser.add_argument("--record", type=Path, nargs="+", default=[], help="finished runs to write")
+    parser.add_argument("--points", default="", help="comma list of connectivities; all")
+    parser.add_argument("--peer", action="store_true", help="time SpikingJelly for the ratio")
+    arguments, flags = parser.parse_known_args()
+    wanted = {float(word) for word in arguments.points.split(",") if word}
+    runs, last = list(arguments.record), None
+    for point in () if runs else POINTS:
+        if not wanted or point.connectivity in wanted:
+            last = train(point, arguments.runs, last if arguments.chain else None, flags)
+            runs.append(last)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    found = {run.name: (record(run), RunDir.open(run).config()) for run in runs}
+    for name, (row, _) in found.items():
+        (arguments.out / f"{name}.json").write_text(json.dumps(row, indent=1) + "\n")
+    table(found, peer_rate() if arguments.peer else None)
+
+
+if __name__ == "__main__":
+    main()
