@@ -1,4 +1,7 @@
-"""Losses of an output ``[time, batch, classes]``; its mean over time is the firing rate."""
+"""Losses of an output ``[time, batch, classes]``; its mean over time is the firing rate.
+
+Labels are class numbers, or shares of the classes ``[batch, classes]`` where images are mixed.
+"""
 
 from collections.abc import Callable
 
@@ -14,7 +17,8 @@ def mse_rate(
 ) -> Tensor:
     """Return the paper's loss: ``mean((rate - onehot)²)``; `rate_scale` plays no part."""
     rate = output.float().mean(0)
-    aim = functional.one_hot(labels, rate.shape[1]).to(rate.dtype)
+    aim = functional.one_hot(labels, rate.shape[1]) if labels.ndim == 1 else labels
+    aim = aim.to(rate.dtype)
     return functional.mse_loss(rate, torch.lerp(aim, aim.mean(1, keepdim=True), smoothing))
 
 
@@ -31,7 +35,7 @@ def ce_per_step(
 ) -> Tensor:
     """Return ``mean over time of CE(rate_scale · output[t], label)``."""
     steps = output.float().flatten(0, 1)
-    labels = labels.repeat(output.shape[0])
+    labels = torch.cat([labels] * len(output))
     return functional.cross_entropy(rate_scale * steps, labels, label_smoothing=smoothing)
 
 

@@ -12,7 +12,7 @@ from refusal import refused
 from rewire import data
 from rewire.data import augment
 
-EVERY = ("affine", "crop:2", "flip", "cutout:3", "shift:1")
+EVERY = ("affine", "crop:2", "flip", "cutout:3", "shift:1", "colour")
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +140,8 @@ def test_the_resident_images_are_never_written(digits):
         ({"augment": ("cutout:x",)}, "'cutout:x'"),
         ({"augment": ("affine:1/2",)}, "PIXELS/DEGREES/SHARE"),
         ({"augment": ("affine:1/2/1.5",)}, "SHARE 0..0.9"),
+        ({"augment": ("cutmix:2",)}, "cutmix:PROBABILITY"),
+        ({"augment": ("colour:-1",)}, "colour:SHARE"),
     ],
 )
 def test_wrong_options_are_refused(digits, options, words):
@@ -189,9 +191,23 @@ def slow_affine(image, drawn):
     return out.float()
 
 
+def slow_colour(image, drawn):
+    """Scale about black, then about the image's mean, then each pixel about its own."""
+    bright, contrast, saturation = drawn.tolist()
+    image = image.double() * bright
+    image = image.mean() + contrast * (image - image.mean())
+    out = torch.empty_like(image)
+    for y in range(image.shape[1]):
+        for x in range(image.shape[2]):
+            grey = image[:, y, x].mean()
+            out[:, y, x] = (grey + saturation * (image[:, y, x] - grey)).clamp(0, 255)
+    return out.float()
+
+
 @pytest.mark.parametrize(
     ("spec", "slow"),
     [
+        ("colour:0.5", slow_colour),
         ("crop:4", slow_crop),
         ("shift:1", slow_crop),
         ("flip", slow_flip),
@@ -208,8 +224,31 @@ def test_an_augmentation_equals_its_slow_twin(spec, slow, size):
     drawn = draw(len(images), size, generator)
     fast = apply(images, drawn)
     expected = torch.stack([slow(*pair) for pair in zip(images, drawn, strict=True)])
-    torch.testing.assert_close(fast, expected, rtol=0, atol=2e-3 if "affine" in spec else 0)
+    torch.testing.assert_close(fast, expected, rtol=0, atol=2e-3 if fast.is_floating_point() else 0)
     assert not torch.equal(fast, images.to(fast.dtype))
+
+
+def test_a_mixed_label_is_the_share_of_pixels():
+    """Images are their number everywhere, so the pixels tell what the labels should say."""
+    feed = numbered(10, batch_size=5, shuffle=False, drop_last=False, augment=("cutmix:0.8",))
+    seen = set()
+    for epoch in range(20):
+        for (images, shares), first in zip(feed.epoch(epoch), (0, 5), strict=True):
+            pixels = (images[:, 0] * 255).round().long()
+            assert set(pixels.unique().tolist()) <= set(range(first, first + 5))
+            told = torch.stack([(pixels == label).float().mean((1, 2)) for label in range(10)], 1)
+            torch.testing.assert_close(shares, told)
+            assert shares[4].max() == 1, "the fifth of five has no partner"
+            seen |= set(shares[0].tolist())
+    assert len(seen) > 6, "parts of many sizes"
+
+
+def test_mixed_patches_cover_their_range():
+    patches = augment.draw_patches(20_000, (8, 12), torch.Generator().manual_seed(0), 0.5)
+    height, width = (patches[:, 2:] - patches[:, :2]).unbind(1)
+    alone = height * width == 0
+    assert abs(alone.float().mean() - 0.5) < 0.05
+    assert (patches.amin(), patches[:, 2].amax(), patches[:, 3].amax()) == (0, 8, 12)
 
 
 def test_affine_turns_and_moves_the_way_it_says(mnist):

@@ -90,6 +90,20 @@ def test_smoothing_spreads_a_share_of_the_target_over_all_classes(name):
     assert LOSSES[name](output, labels, scale, share).item() == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_shares_of_classes_are_labels_too(name):
+    generator = torch.Generator().manual_seed(0)
+    output, labels = torch.rand(3, 4, 5, generator=generator), torch.tensor([0, 4, 2, 2])
+    loss, whole = LOSSES[name], nn.functional.one_hot(labels, 5).float()
+    for smoothing in (0.0, 0.2):
+        one = loss(output, labels, 10.0, smoothing)
+        torch.testing.assert_close(loss(output, whole, 10.0, smoothing), one)
+    half = loss(output, (whole + whole.roll(1, 1)) / 2, 10.0, 0.0)
+    if name != "mse-rate":  # cross entropy is linear in the labels
+        other = loss(output, (labels + 1) % 5, 10.0, 0.0)
+        torch.testing.assert_close(half, (loss(output, labels, 10.0, 0.0) + other) / 2)
+
+
 def test_training_is_smoothed_and_the_test_is_not(tmp_path):
     config = tiny("dense", epochs=1, label_smoothing=0.4)
     training = prepare(config)

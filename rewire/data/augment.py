@@ -87,11 +87,67 @@ def draw_boxes(count: int, size: tuple[int, int], generator: Generator, side: fl
 
 def cutout(images: Tensor, boxes: Tensor) -> Tensor:
     """Blacken one box in each image."""
+    return images * ~_within(images, boxes)
+
+
+def _within(images: Tensor, boxes: Tensor) -> Tensor:
+    """Mark the pixels inside each image's box, ``[batch, 1, height, width]``."""
     rows = torch.arange(images.shape[2], device=images.device)[:, None]
     columns = torch.arange(images.shape[3], device=images.device)
     top, left, bottom, right = boxes[:, :, None, None].unbind(1)
     inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
-    return images * ~inside[:, None]
+    return inside[:, None]
+
+
+def draw_patches(
+    count: int, size: tuple[int, int], generator: Generator, probability: float
+) -> Tensor:
+    """Top, left, bottom, right (excluded) of the part of each image that its partner replaces.
+
+    Its area is uniform in 0 .. 1 of the image's, its centre uniform; what falls outside is cut off
+    (Yun et al., 2019, https://arxiv.org/abs/1905.04899). An image left alone has an empty part.
+    """
+    side = torch.rand(count, generator=generator).sqrt()
+    alone = torch.rand(count, generator=generator) >= probability
+    ends = []
+    for extent in size:
+        centre = torch.randint(0, extent, (count,), generator=generator)
+        half = (side * extent / 2).round().long().masked_fill(alone, 0)
+        ends.append(torch.stack([centre - half, centre + half]).clamp(0, extent))
+    (top, bottom), (left, right) = ends
+    return torch.stack([top, left, bottom, right], dim=1)
+
+
+def partners(values: Tensor) -> Tensor:
+    """Return values with the first and second exchanged, the third and fourth, and so on."""
+    index = torch.arange(len(values), device=values.device).bitwise_xor(1)
+    return values[index.clamp(max=len(values) - 1)]
+
+
+def cutmix(images: Tensor, patches: Tensor) -> Tensor:
+    """Replace a part of each image by the same part of its partner; `mixed` goes with it."""
+    return torch.where(_within(images, patches), partners(images), images)
+
+
+def mixed(labels: Tensor, patches: Tensor, size: tuple[int, int], classes: int) -> Tensor:
+    """Return the shares of the classes in images that `cutmix` has made."""
+    top, left, bottom, right = patches.unbind(1)
+    share = ((bottom - top) * (right - left) / (size[0] * size[1]))[:, None]
+    one = F.one_hot(labels, classes).float() if labels.ndim == 1 else labels
+    return torch.lerp(one, partners(one), share)
+
+
+def draw_colours(count: int, size: tuple[int, int], generator: Generator, share: float) -> Tensor:
+    """Factors of brightness, contrast and saturation, each uniform within `share` of 1."""
+    return 1 + share * (2 * torch.rand(count, 3, generator=generator) - 1)
+
+
+def colour(images: Tensor, factors: Tensor) -> Tensor:
+    """Scale pixels, then their distance to the image's mean, then to their own grey; float32."""
+    bright, contrast, saturation = factors[:, :, None, None, None].unbind(1)
+    images = images.float() * bright
+    images = torch.lerp(images.mean((1, 2, 3), keepdim=True), images, contrast)
+    return torch.lerp(images.mean(1, keepdim=True), images, saturation).clamp(0, 255)
 
 
 def draw_affine(
@@ -137,6 +193,20 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "shift": Augmentation(draw_shifts, shift, (1.0,), "shift or shift:PIXELS", _pixels),
     "flip": Augmentation(draw_flips, flip, (), "flip, without a magnitude", lambda: True),
     "cutout": Augmentation(draw_boxes, cutout, (8.0,), "cutout or cutout:PIXELS", _pixels),
+    "cutmix": Augmentation(
+        draw_patches,
+        cutmix,
+        (0.5,),
+        "cutmix or cutmix:PROBABILITY in 0..1",
+        lambda probability: 0 <= probability <= 1,
+    ),
+    "colour": Augmentation(
+        draw_colours,
+        colour,
+        (0.2,),
+        "colour or colour:SHARE in 0..1",
+        lambda share: 0 <= share <= 1,
+    ),
     "affine": Augmentation(
         draw_affine,
         affine,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rewire.data.augment import parse
+from rewire.data.augment import cutmix, mixed, parse
 from rewire.errors import check
 
 
@@ -17,7 +17,8 @@ class Batches:
 
     Nothing needs saving: `epoch(number, start)` goes on bit-identically after `start` batches.
     Order and augmentation parameters are drawn on the CPU and moved once an epoch, so CPU and GPU
-    agree and no batch waits for a copy. For evaluation: ``shuffle=False, drop_last=False``.
+    agree and no batch waits for a copy. With `cutmix`, labels are shares of the classes. For
+    evaluation: ``shuffle=False, drop_last=False``.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Batches:
         check(len(std) == channels and min(std) > 0, "std", std, f"{channels} positive numbers")
         self.images, self.labels = images.to(device), labels.to(device)
         self.batch_size, self.seed = batch_size, seed
+        self.classes = int(labels.max()) + 1
         self.shuffle, self.drop_last = shuffle, drop_last
         # in units of pixels and as tensors: CUDA multiplies by the reciprocal of a Python number
         self._mean = torch.tensor([255 * value for value in mean], device=device).view(-1, 1, 1)
@@ -72,10 +74,12 @@ class Batches:
         ]
         for index in range(start, len(self)):
             here = slice(index * self.batch_size, (index + 1) * self.batch_size)
-            images = self.images[order[here]]
+            images, labels = self.images[order[here]], self.labels[order[here]]
             for apply, parameters in drawn:
                 images = apply(images, parameters[here])
-            yield self._normalise(images), self.labels[order[here]]
+                if apply is cutmix:
+                    labels = mixed(labels, parameters[here], size, self.classes)
+            yield self._normalise(images), labels
 
     def _normalise(self, images: Tensor) -> Tensor:
         images = images.float().sub(self._mean).div_(self._std)
