@@ -80,6 +80,37 @@ def test_by_hand():
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.5, 0.0, 0.0])
 
 
+@pytest.mark.parametrize("cost", ["weights", "synapses", "synops"])
+def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost):
+    """A convolution is used at 16 places, half of its inputs being silent; a row once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 2, 1, bias=False), nn.Flatten(), nn.Linear(32, 1, bias=False)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    method = Budget(connectivity=0.5, ramp=0.5, every=1, balance=0.0, floor=0.0, cost=cost)
+    method.attach(model, optimizer, total_steps=2)
+    image = torch.ones(1, 2, 4, 4)
+    image[:, 1] = 0.0
+    for _ in range(2):
+        model(image).sum().backward()
+        optimizer.step()
+    masks = method.masks()
+    assert sum(int(mask.sum()) for mask in masks.values()) == 18
+    uses = {"weights": 1, "synapses": 16, "synops": 8}[cost]
+    strength = [w.detach().abs().flatten() for w in method_latents(method)]
+    scores = torch.cat([strength[0] / uses**0.5, strength[1]])
+    wanted = torch.zeros(36, dtype=torch.bool)
+    wanted[scores.topk(18).indices] = True
+    assert torch.equal(torch.cat([mask.flatten() for mask in masks.values()]), wanted)
+    method.finish()
+    assert not any(module._forward_hooks for module in model)
+
+
+def method_latents(method):
+    return [layer.state["latent"] for layer in method._layers]
+
+
 def test_the_wiring_stays_after_fixed():
     task = Task(6, 5, 3)
     optimizer = torch.optim.SGD(task.weights, lr=1.0)

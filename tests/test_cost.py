@@ -46,3 +46,34 @@ def test_hooks_are_gone_after_one_look_and_a_layer_never_seen_counts_once():
     model(torch.randn(1, 1, 8, 8))
     uses.settle(layers)
     assert layers[0].state["cost"].item() == 1.0
+
+
+def test_only_inputs_that_fire_count_in_training_passes_that_are_looked_at():
+    model, looking = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    layers, _ = find_layers(model, [optimizer], lambda name, module: True)
+    for layer in layers:
+        layer.state["cost"] = torch.ones(())
+    uses = Uses(model, layers, lambda: bool(looking))
+    image = torch.zeros(1, 1, 4, 4)
+    image[..., :2, :] = 1.0  # half of the inputs fire
+    model[0].weight.data.fill_(1.0)
+    model[0].bias.data.copy_(torch.tensor([0.0, -100.0]))
+    relu = nn.Sequential(model[0], nn.ReLU(), model[1], model[2])
+    relu(torch.ones(1, 1, 4, 4))
+    uses.settle(layers)
+    assert [layer.state["cost"].item() for layer in layers] == [1.0, 1.0], "nobody looked"
+    looking.append(True)
+    relu.eval()(torch.ones(1, 1, 4, 4))
+    assert not uses.seen, "not a training pass"
+    relu.train()(image)
+    uses.settle(layers)
+    assert uses.hooks, "goes on watching"
+    conv, linear = (layer.state["cost"].item() for layer in layers)
+    assert conv / linear == pytest.approx(4 * 0.5 / 0.5, rel=1e-6)
+    assert conv * 18 + linear * 24 == pytest.approx(18 + 24, rel=1e-6)
+    relu(torch.zeros(1, 1, 4, 4))
+    uses.settle(layers)
+    conv, linear = (layer.state["cost"].item() for layer in layers)
+    assert conv / linear == pytest.approx(4, rel=1e-6), "the silent cost a little too"
+    uses.stop()

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor
 
 from rewire.asked import asked
+from rewire.cost import Uses
 from rewire.cut import SCOPES, wire
 from rewire.errors import check, check_word
 from rewire.method import Latent
 from rewire.schedules import cubic
 from rewire.targets import Layer
+
+COSTS = ("weights", "synapses", "synops")
 
 
 @dataclass(kw_only=True)
@@ -24,7 +27,9 @@ class Budget(Latent):
     and x from 0 to 1 at `ramp`, exactly, and is `connectivity` from there on.
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
-    of whose inputs matter, loses its places to a large hidden one.
+    of whose inputs matter, loses its places to a large hidden one. Where synapses have a `cost`,
+    their strength is divided by its square root: what is lost by leaving out a weight grows with
+    its square. The count of weights stays exact.
     """
 
     name = "budget"
@@ -47,6 +52,13 @@ class Budget(Latent):
         default=0.25, metadata={"help": "favour of small layers over large ones"}
     )
     scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
+    cost: str = field(
+        default="weights",
+        metadata={
+            "help": "what a synapse costs: weights (all alike), synapses (the uses of its weight) "
+            "or synops (its uses by inputs that fire)"
+        },
+    )
 
     def __post_init__(self) -> None:
         check(0 < self.begin <= 1, "begin", self.begin, "in (0, 1]")
@@ -56,23 +68,35 @@ class Budget(Latent):
         check(0 <= self.floor <= 1, "floor", self.floor, "in [0, 1]")
         check(0 <= self.balance <= 1, "balance", self.balance, "in [0, 1]")
         check_word("scope", self.scope, SCOPES)
+        check_word("cost", self.cost, COSTS)
+        self._uses: Uses | None = None
 
     def init(self, layers: Sequence[Layer]) -> None:
         """Begin dense, or with the strongest."""
         for layer in layers:
             layer.state["latent"] = layer.weight.detach().clone()
             layer.state["mask"] = torch.ones_like(layer.weight, dtype=torch.bool)
+        if self.cost != "weights":
+            assert self._model is not None
+            for layer in layers:
+                layer.state["cost"] = layer.weight.new_ones(())
+            due = (lambda: self._due(self.step + 1)) if self.cost == "synops" else None
+            self._uses = Uses(self._model, layers, due)
         if self.begin < 1:
             self.rewire(layers)
 
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Let all latents compete for the places there are now."""
-        due = self.step % self.every == 0 and self.progress <= self.fixed
-        if due or self.crosses(self.ramp):
+        if self._due(self.step) or self.crosses(self.ramp):
             self.rewire(self.everyone())
+
+    def _due(self, step: int) -> bool:
+        return step % self.every == 0 and self.progress <= self.fixed
 
     def rewire(self, layers: Sequence[Layer]) -> None:
         """Give the places to the strongest."""
+        if self._uses is not None:
+            self._uses.settle(layers)
         strengths = [self.strength(layer) for layer in layers]
         masks = wire(layers, strengths, self.places, self.scope, self.floor)
         for layer, mask in zip(layers, masks, strict=True):
@@ -84,8 +108,15 @@ class Budget(Latent):
         return cubic(self.progress / self.ramp, max(self.begin, share), share)
 
     def strength(self, layer: Layer) -> Tensor:
-        """Return ``|u| / n^balance``, n the size of the layer."""
-        return layer.state["latent"].abs().div_(layer.weight.numel() ** self.balance)
+        """Return ``|u| / n^balance``, n the size of the layer, over the root of its cost."""
+        strength = layer.state["latent"].abs().div_(layer.weight.numel() ** self.balance)
+        return strength.div_(layer.state["cost"].sqrt()) if "cost" in layer.state else strength
+
+    def detach(self) -> None:
+        """Also stop watching the forward pass."""
+        if self._uses is not None:
+            self._uses.stop()
+        super().detach()
 
     def mask(self, layer: Layer) -> Tensor:
         """Return the chosen ones, even one whose latent happens to be 0."""
