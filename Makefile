@@ -12,10 +12,10 @@ demo: .venv/core
 	$(BIN)/rewire report runs -o runs/report.html
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu"
 
 test-all: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu"
 
 test-gpu:
 	$(PYTHON) -m pytest tests/test_kernels.py tests/gpu

@@ -27,15 +27,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rewire import data as datasets
 from rewire import kernels
+from rewire.config import Config
+from rewire.data import Dataset
 from rewire.method import Method
 from rewire.methods.budget import Budget
 from rewire.methods.gradr import GradR
 from rewire.models import SYNAPSES, Dropout, Spiking, build, conv, linear
 from rewire.neurons import LIF, Neuron
+from rewire.train import Training, prepare
 
 COMPILE_SECONDS = 60  # what SpikingJelly's compilation and its steps may take
-Step = Callable[[], None]
+Step = Callable[[], object]
 Row = dict[str, Any]
 
 
@@ -112,9 +116,11 @@ class Bench:
         """Return the most memory allocated since the last warm-up, in GiB."""
         return 0.0 if self.cpu else torch.cuda.max_memory_allocated() / 2**30
 
-    def add(self, name: str, batch: int, time_steps: int, step: Step, repeats: int = 24) -> Row:
+    def add(
+        self, name: str, batch: int, time_steps: int, step: Step, repeats: int = 24, warmup: int = 4
+    ) -> Row:
         """Time a step and keep its row."""
-        taken = self.milliseconds(step, repeats)
+        taken = self.milliseconds(step, repeats, warmup)
         batch = self.fit(batch)
         rate = 1e3 * batch / taken
         row = {"name": name, "batch": batch, "time_steps": time_steps, "ms": taken}
@@ -176,7 +182,7 @@ class Peer(nn.Module):
         )
 
         def translate(x: nn.Module) -> nn.Module:
-            if isinstance(x, Neuron):
+            if isinstance(x, Neuron) and x.tau is not None:
                 atan = surrogate.ATan(alpha=2.0)
                 options = {"surrogate_function": atan, "detach_reset": True, "step_mode": step_mode}
                 return neuron.LIFNode(tau=x.tau, v_threshold=x.threshold, **options)
@@ -303,19 +309,71 @@ def twins(bench: Bench) -> None:
 def methods(bench: Bench) -> None:
     """Run ours with a method attached, before and after without, on one network."""
     model = bench.model(8)
-    kinds: list[Method | None] = [None, GradR(alpha=1e-3), Budget(connectivity=0.05), None]
+    kinds: dict[str, Method | None] = {
+        "nothing": None,
+        "gradr": GradR(alpha=1e-3),
+        "budget every 8": Budget(connectivity=0.05, every=8),
+        "budget every 16": Budget(connectivity=0.05, every=16),
+        "nothing again": None,
+    }
     rows = []
-    for method in kinds:
+    for name, method in kinds.items():
         step, optimizer = trainer(bench, model, model, 128)
         if method is not None:
             method.attach(model, optimizer, total_steps=1000)
-        name = "nothing" if method is None else method.name
-        rows.append(bench.add(f"ours with {name} attached", 128, 8, step, 48))
+        rows.append(bench.add(f"ours with {name} attached", 128, 8, step, 48, warmup=16))
         if method is not None:
-            method.finish()
+            method.detach()
     plain = (rows[0]["ms"] + rows[-1]["ms"]) / 2
     for row in rows:
         row["added"] = row["ms"] / plain - 1
+
+
+def noise(bench: Bench) -> Dataset:
+    """Return random images in the shape of CIFAR-10; the embedded digits for an interpreter."""
+    if bench.cpu:
+        return datasets.load("digits")
+    images = torch.randint(256, (2048, 3, 32, 32), dtype=torch.uint8)
+    labels = torch.arange(len(images)) % 10
+    return Dataset(
+        name="noise",
+        train_images=images,
+        train_labels=labels,
+        test_images=images,
+        test_labels=labels,
+        classes=tuple("abcdefghij"),
+        mean=(0.5, 0.5, 0.5),
+        std=(0.3, 0.3, 0.3),
+    )
+
+
+def whole_step(training: Training) -> Step:
+    """Return what `rewire train` does for a step: a new batch, augmented, and the method's part."""
+    batches = (batch for number in range(10**6) for batch in training.train.epoch(number))
+
+    def step() -> None:
+        training.step(*next(batches))
+
+    return step
+
+
+def fit_steps(bench: Bench) -> None:
+    """Run the steps of `rewire train` with budget, as a CUDA graph and not, beside the bare one."""
+    settings: Row = {"batch_size": bench.fit(128), "method": "budget", "epochs": 1000}
+    settings |= {"augment": ("crop:4", "flip", "cutout:8"), "channels_last": True, "init": "firing"}
+    settings |= {"dataset": "digits" if bench.cpu else "cifar10", "precision": "bf16"}
+    for time_steps in (8, 4):
+        model = bench.model(time_steps)
+        plain = bench.add("bare step", 128, time_steps, trainer(bench, model, model, 128)[0], 48)
+        del model
+        for graph in (False, True):
+            config = Config(time_steps=time_steps, graph=graph, device=bench.device, **settings)
+            step = whole_step(prepare(config, noise(bench)))
+            name = f"rewire train, {'CUDA graph' if graph else 'eager'}"
+            row = bench.add(name, 128, time_steps, step, 48, warmup=16)
+            row["added"] = row["ms"] / plain["ms"] - 1
+            del step
+            release(bench)
 
 
 def kernel_times(bench: Bench) -> None:
@@ -368,6 +426,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "spikingjelly-eager": spikingjelly_eager,
     "spikingjelly": spikingjelly,
     "methods": methods,
+    "fit": fit_steps,
     "paper": paper,
     "compiled": ours_compiled,
     "kernels": kernel_times,
@@ -438,7 +497,7 @@ def table(bench: Bench) -> None:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sections", default=",".join(SECTIONS))
     parser.add_argument("--seconds", type=float, default=120, help="start no section after these")

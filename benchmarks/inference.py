@@ -9,8 +9,10 @@ steps as one batch; "step by step" is what a stream, or a network with feedback,
     python benchmarks/inference.py                        # layers and networks, one thread, batch 1
     python benchmarks/inference.py --what mnist-mlp --batch 1,32,256 --threads 1,2
     python benchmarks/inference.py --what conv,cifar10-conv --kernels avx512,avx2,portable
+    python benchmarks/inference.py --what cifar10-conv --batch 256 --repeats 1 --no-csr
 
-Ours may compute stages of a batch densely, and names them; "exact" forbids it.
+Ours may compute stages densely, and names them; "exact" forbids it. One repeat is timed without
+warming up: passes so long that one is enough do not need it.
 """
 
 import argparse
@@ -39,6 +41,7 @@ from rewire.runtime.library import installed, paths
 from rewire.runtime.native import Native
 
 Contestants = dict[str, Callable[[], object]]
+Runtimes = dict[str, Runtime]
 
 
 def layer_net(kind: str) -> Spiking:
@@ -114,19 +117,20 @@ def with_csr(model: Spiking) -> Spiking:
 
 
 def fastest(contestants: Contestants, repeats: int) -> dict[str, float]:
-    """Return the seconds of each, taking turns after one round of warming up."""
+    """Return the seconds of each, taking turns; where there are several, the first warms up."""
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(repeats + 1):
+    warming = int(repeats > 1)
+    for _ in range(warming + repeats):
         for name, run in contestants.items():
             begin = clock()
             run()
             times[name].append(clock() - begin)
-    return {name: min(seconds[1:]) for name, seconds in times.items()}
+    return {name: min(seconds[warming:]) for name, seconds in times.items()}
 
 
-def layer_times(model: Spiking, runtimes: dict[str, Runtime], images: Tensor) -> Contestants:
-    """Time the second layer only, all time steps, from spikes to spikes, without dense stages."""
+def layer_times(model: Spiking, runtimes: Runtimes, images: Tensor, csr: bool) -> Contestants:
+    """Time the second layer only, all time steps, from spikes to spikes."""
     spikes = next(iter(runtimes.values())).trace(images)["input"].float()  # [time, batch, ...]
     last, neuron = model[-2], model[-1]
     rows, by_step = spikes.flatten(0, 1), spikes.unbind(0)
@@ -134,11 +138,11 @@ def layer_times(model: Spiking, runtimes: dict[str, Runtime], images: Tensor) ->
         "dense": lambda: neuron(last(rows).unflatten(0, spikes.shape[:2])),
         "dense, step by step": lambda: neuron(torch.stack([last(x) for x in by_step])),
     }
-    if isinstance(last, nn.Linear):
-        csr = Csr(last)
-        contestants["csr"] = lambda: neuron(csr(rows).unflatten(0, spikes.shape[:2]))
+    if csr and isinstance(last, nn.Linear):
+        sparse = Csr(last)
+        contestants["csr"] = lambda: neuron(sparse(rows).unflatten(0, spikes.shape[:2]))
     for name, runtime in runtimes.items():
-        contestants[f"ours ({name})"] = second_layer(runtime, images)
+        contestants[name] = second_layer(runtime, images)
     return contestants
 
 
@@ -149,28 +153,21 @@ def second_layer(runtime: Runtime, images: Tensor) -> Callable[[], object]:
     (first, second), batch = engine.layers[:2], len(images)
     current = engine.current(images.numpy())
     words = first.fire(engine.library, current, runtime.network.time_steps, first.rest(batch))
-    return lambda: second.spiking(engine.library, words, second.rest(batch), engine.each)
+    return lambda: engine.advance(second, words, second.rest(batch))
 
 
-def network_times(model: Spiking, runtimes: dict[str, Runtime], images: Tensor) -> Contestants:
+def network_times(model: Spiking, runtimes: Runtimes, images: Tensor, csr: bool) -> Contestants:
     """Time whole networks, from images to answers."""
-    sparse = with_csr(model)
-    contestants: Contestants = {
-        "dense": lambda: model(images),
-        "csr (fc only)": lambda: sparse(images),
-    }
-    for name, runtime in runtimes.items():
-        contestants[f"ours ({name})"] = partial(runtime, images)
-    if len(images) > 1:
-        best = next(iter(runtimes.values()))
-        exact = Runtime(best.network, threads=best.threads, kernels=best.kernels, exact=True)
-        contestants["ours, exact"] = lambda: exact(images)
-    return contestants
+    contestants: Contestants = {"dense": lambda: model(images)}
+    if csr:
+        contestants["csr (fc only)"] = partial(with_csr(model), images)
+    return contestants | {name: partial(runtime, images) for name, runtime in runtimes.items()}
 
 
 def dense_stages(runtime: Runtime) -> str:
     """Return the names of the stages that went through dense torch: their weights are there."""
-    stages = [layer.dense for layer in runtime.engine.layers if hasattr(layer, "dense")]
+    engine = runtime.engine
+    stages = [x.dense for x in engine.layers] if isinstance(engine, Native) else engine.dense
     return " ".join(dense.stage.name for dense in stages if "weight" in vars(dense))
 
 
@@ -194,6 +191,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--density", type=float, default=0.1, help="share of neurons that fire")
     parser.add_argument("--threads", type=listed(int), default="1")
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--no-csr", action="store_true", help="leave torch CSR out")
     best = paths(installed())[0]
     parser.add_argument("--kernels", type=listed(str), default=best, help="avx512,avx2,portable")
     return parser.parse_args()
@@ -241,18 +239,23 @@ def time_one(
 ) -> None:
     """Add the rows of one network at one connectivity, batch and number of threads."""
     network, threads = network_of(case[0], model), torch.get_num_threads()
-    runtimes = {k: Runtime(network, threads=threads, kernels=k) for k in options.kernels}
+    runtimes = {
+        f"ours{', exact' * exact} ({kernels})": Runtime(
+            network, threads=threads, kernels=kernels, exact=exact
+        )
+        for kernels, exact in product(options.kernels, (False, True))
+    }
     setting = layer_times if case[0] in ("fc", "conv") else network_times
-    times = fastest(setting(model, runtimes, images), options.repeats)
+    contestants = setting(model, runtimes, images, not options.no_csr)
+    times = fastest(contestants, options.repeats)
     some = next(iter(runtimes.values()))
     sizes = (size_of(some, "fp16"), 4e-6 * sum(math.prod(s.shape) for s in network.stages))
     density = " ".join(f"{x.float().mean():.0%}" for x in some.trace(images[:32]).values())
     for name, seconds in times.items():
         figures = (f"{1e3 * seconds:.2f}", f"{len(images) / seconds:.0f}")
         ends = [""] * 4
-        if name.startswith("ours ("):
-            chosen = "" if setting is layer_times else dense_stages(runtimes[name[6:-1]])
-            ends = [*(f"{size:.2f}" for size in sizes), chosen, density]
+        if name in runtimes:
+            ends = [*(f"{size:.2f}" for size in sizes), dense_stages(runtimes[name]), density]
         table.add_row(*case, name, *figures, f"{times['dense'] / seconds:.1f}", *ends)
 
 

@@ -24,7 +24,7 @@ POSITIVE: Bound = (lambda value: value > 0 and isfinite(value), "above 0")
 RATE: Bound = (lambda value: 0 < value <= 1e30, "above 0")  # float32 ends soon after
 NATURAL: Bound = (lambda value: value >= 0, "0 or more")
 AMOUNT: Bound = (lambda value: value >= 0 and isfinite(value), "0 or more")
-COUNT: Bound = (lambda value: value >= 1, "1 or more")
+COUNT: Bound = (lambda value: 1 <= value <= 1e9, "1 or more, up to 1e9")
 SHARE: Bound = (lambda value: 0 <= value < 1, "in [0, 1)")
 
 RUN_FLAGS = ("preset", "config", "out", "resume")  # flags of `rewire train` that are no settings
@@ -36,6 +36,11 @@ MODEL_OF = {
 }
 PRESET_OF = {"mnist": "mnist-fast", "fashion-mnist": "mnist-fast", "cifar10": "cifar10-fast"}
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def between(low: int, high: int) -> Bound:
+    """Return the bound of a number that must be in ``low .. high``."""
+    return lambda value: low <= value <= high, f"{low} to {high}"
 
 
 def setting(default: Any, help: str, **rules: Any) -> Any:
@@ -74,9 +79,9 @@ class Config:
     teacher_weight: float = setting(0.5, "share of the teacher's lesson in the loss", bound=SHARE)
     start: str = setting("", "run directory of a trained network whose weights to begin with")
     augment: tuple[str, ...] = setting((), "comma list such as crop:4,flip,cutout:8,shift:1")
-    time_steps: int = setting(8, "time steps an image is shown", bound=COUNT)
+    time_steps: int = setting(8, "time steps an image is shown", bound=between(1, 10_000))
     early_time_steps: int = setting(
-        0, "time steps in the early part; 0: no such part", bound=NATURAL
+        0, "time steps in the early part; 0: no such part", bound=between(0, 10_000)
     )
     early: float = setting(0.8, "length of the early part, as a share of the run", bound=SHARE)
     readout: str = setting("spikes", "what the output is read from", words="rewire.models:READOUTS")
@@ -91,8 +96,14 @@ class Config:
     precision: str = setting("fp32", "arithmetic", words=("fp32", "bf16"))
     channels_last: bool = setting(False, "memory layout of images and convolutions")
     compile: bool = setting(False, "use torch.compile")
+    graph: bool = setting(
+        False, "capture forward and backward as a CUDA graph; nothing changes on a CPU"
+    )
+    sync_batchnorm: bool = setting(
+        False, "BatchNorm statistics over all ranks of torchrun, on GPUs; without fused kernels"
+    )
     device: str = setting("auto", "device", words=("auto", "cpu", "cuda"), free=True)
-    threads: int = setting(0, "CPU threads; 0: torch's choice", bound=NATURAL, free=True)
+    threads: int = setting(0, "CPU threads; 0: torch's choice", bound=between(0, 1024), free=True)
     seed: int = setting(0, "seed of every random choice", bound=NATURAL)
     hold_out: int = setting(0, "test on so many training images, not the test set", bound=NATURAL)
     eval_batch_size: int = setting(500, "images a test batch", bound=COUNT)
@@ -108,6 +119,7 @@ class Config:
     def __post_init__(self) -> None:
         for key, rule in settings().items():
             setattr(self, key, _checked(rule, getattr(self, key)))
+        check(not (self.graph and self.compile), "graph", True, "false together with compile")
         if self.model == "auto":
             self.model = MODEL_OF[self.dataset]
         for spec in self.augment:
@@ -301,10 +313,18 @@ def _coerce(key: str, value: Any, kind: Any) -> Any:
         if value not in get_args(kind):
             raise unknown(key, value, get_args(kind))
         return value
+    small = type(value) is not int or -(2**63) <= value < 2**63
+    check(small, key, "a number of that size", "below 2^63")
     if kind is float and type(value) is int:
         return float(value)
     check(kind not in KINDS or type(value) is kind, key, value, KINDS.get(kind, ""))
+    check(kind is not str or _writable(value), key, value, "UTF-8 text without NUL")
     return value
+
+
+def _writable(text: Any) -> bool:
+    """Tell whether the text can be written in a file and be part of a path."""
+    return not any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _parse(text: str, kind: Any) -> Any:
@@ -341,7 +361,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise RewireError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # malformed TOML and wrong encoding alike
+    except (ValueError, RecursionError) as error:  # malformed, wrong encoding, nested too deeply
         raise RewireError(f"{path}: is not TOML: {error}") from None
 
 

@@ -1,6 +1,6 @@
 """Where to cut: exact selection over one tensor or over all layers at once, without a sort.
 
-On a GPU nothing here waits for the device. Scores must not be NaN.
+On a GPU only `sound` waits for the device. Scores must not be NaN.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,25 +58,38 @@ def _ordered(bits: Tensor) -> Tensor:
     return torch.where(bits < 0, bits ^ torch.iinfo(bits.dtype).max, bits)
 
 
+def sound(scores: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the scores; raise where one is not finite: a cut would hide that training failed."""
+    if not all(bool(score.isfinite().all()) for score in scores):
+        raise ArithmeticError("weights are not finite any more; try a lower lr")
+    return scores
+
+
 def strongest(scores: Tensor, count: int) -> Tensor:
     """Return the mask of the `count` highest scores, exactly; ties go to the lower index."""
     if count <= 0 or count >= scores.numel():
         return torch.full_like(scores, count > 0, dtype=torch.bool)
-    flat = scores.flatten()
-    least = kth_largest(flat, count)
+    flat = scores.detach().flatten()
+    return admit(flat, kth_largest(flat, count), count).view_as(scores)
+
+
+def admit(flat: Tensor, least: Tensor, count: int) -> Tensor:
+    """Return the mask of all above `least` and the first that equal it, `count` altogether."""
+    if alike(flat):
+        from rewire.kernels import weights
+
+        return weights.admit(flat, least, count)
     above, tied = flat > least, flat == least
-    first = tied.cumsum(0, dtype=torch.int32) <= count - above.sum()
-    return (above | (tied & first)).view_as(scores)
+    return above | (tied & (tied.cumsum(0, dtype=torch.int32) <= count - above.sum()))
 
 
 def choose(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[Tensor]:
     """Return masks of the `count` highest scores over all layers, each layer at least its floor."""
-    lifted = [
-        torch.where(strongest(score, floor), torch.inf, score.detach()).flatten()
-        for score, floor in zip(scores, floors, strict=True)
-    ]
-    mask = strongest(torch.cat(lifted), max(count, sum(floors)))
-    parts = mask.split([score.numel() for score in scores])
+    lifted = torch.cat([score.detach().flatten() for score in scores])
+    sizes = [score.numel() for score in scores]
+    for part, floor in zip(lifted.split(sizes), floors, strict=True):
+        part.masked_fill_(strongest(part, floor), torch.inf)
+    parts = strongest(lifted, max(count, sum(floors))).split(sizes)
     return [part.view_as(score) for part, score in zip(parts, scores, strict=True)]
 
 

@@ -12,6 +12,7 @@ from rewire import data as datasets
 from rewire.data import Batches
 from rewire.losses import LOSSES, correct
 from rewire.parts import autocast, choose_device, test_batches
+from rewire.ranks import ALONE, Ranks
 from rewire.rundir import RunDir
 from rewire.trained import trained
 
@@ -32,14 +33,17 @@ def evaluate(
     forward: Callable[[Tensor], Tensor],
     batches: Batches,
     loss: Callable[[Tensor, Tensor], Tensor],
+    ranks: Ranks = ALONE,
 ) -> tuple[float, float]:
     """Return accuracy and mean loss of a network in evaluation mode, perhaps compiled."""
     count = len(batches.labels)
-    right, lost = torch.zeros(2, dtype=torch.float64, device=batches.labels.device)
-    for images, labels in batches.epoch(0):
+    sums = torch.zeros(2, dtype=torch.float64, device=batches.labels.device)
+    right, lost = sums
+    for images, labels in batches.epoch(0, part=ranks.part):
         output = forward(images)
         right += correct(output, labels)
         lost += loss(output, labels).double() * len(labels)
+    ranks.sum_(sums)
     return float(right) / count, float(lost) / count
 
 

@@ -1,22 +1,22 @@
 """The frontier: data set x method x connectivity x seed as a list of jobs that can be stopped.
 
-Each job is one `rewire train` in a process of its own and leaves an ordinary run directory. The
-same command again runs only what is missing and goes on with what was cut short.
+Each job is one `rewire train` that an engine takes to its end; it leaves an ordinary run directory.
+The same command again runs only what is missing and goes on with what was cut short.
 """
 
 import json
-import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from rewire.config import Config, flag, method_fields, resolve, settings
-from rewire.crew import Crew, held
+from rewire.engines import Engine, Task
 from rewire.errors import RewireError, check, unknown
+from rewire.lock import held
 from rewire.methods import METHODS
 from rewire.rundir import RunDir, one_line, replacing
 
@@ -80,43 +80,63 @@ def plan(
     return list(dict.fromkeys(jobs))
 
 
-def run(
+def prepare(
     jobs: Sequence[Job],
     out: Path,
     *,
     preset: str | None = None,
     file: str | None = None,
     flags: Mapping[str, str] | None = None,
-    workers: int = 1,
-    told: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
-    """Do what is missing, `workers` at a time; return the outcome of every job, in order."""
-    check(workers >= 1, "jobs", workers, "1 or more")
+    threads: int = 1,
+) -> dict[Job, Task]:
+    """Return each job's training, in order; `threads` is for those whose settings name none."""
     given = {key: value for key, value in (("preset", preset), ("config", file)) if value}
     shared = dict(flags or {})
-    if not resolve(preset, file).threads:
-        shared.setdefault("threads", str(max(1, (os.cpu_count() or 1) // workers)))
     refuse_unused(shared, jobs)
+    tasks = {}
     for job in jobs:
-        refuse_other_settings(out / job.name, resolve(preset, file, job.settings(shared)))
+        own, run = job.settings(shared), out / job.name
+        config = resolve(preset, file, own)
+        refuse_other_settings(run, config)
+        if not config.threads:
+            own.setdefault("threads", str(threads))
+        tasks[job] = Task(run, out / LOGS / f"{job.name}.txt", {**given, **own})
+    return tasks
+
+
+def missing(tasks: Iterable[Task]) -> list[Task]:
+    """Return those that have not come to their end."""
+    return [task for task in tasks if not RunDir(task.run).finished]
+
+
+def run(
+    tasks: Mapping[Job, Task],
+    out: Path,
+    engine: Engine,
+    told: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Have the engine do what is missing; return the outcome of every job, in order."""
     with one_line(out):
         (out / LOGS).mkdir(parents=True, exist_ok=True)
-    with held(out) as lock, ThreadPoolExecutor(workers) as pool:
-        crew = Crew(lock)
+    outcomes: dict[Job, Outcome] = {}
+    job_of = {task: job for job, task in tasks.items()}
 
-        def do(job: Job) -> Outcome:
-            outcome = train(job, out, {**given, **job.settings(shared)}, crew)
-            if not crew.stopped:
-                told(outcome)
-            return outcome
+    def ended(task: Task, error: str | None = None) -> None:
+        job = job_of[task]
+        outcomes[job] = Outcome(job, error=error) if error else outcome_of(job, RunDir(task.run))
+        told(outcomes[job])
 
-        try:
-            outcomes = list(pool.map(do, jobs))
-        except BaseException:
-            crew.stop()
-            raise
-    save(out, outcomes)
-    return outcomes
+    with held(out, "frontier"):
+        todo = missing(tasks.values())
+        for task in tasks.values():
+            if task not in todo:
+                ended(task)
+        with closing(engine.work(todo)) as ending:
+            for task, error in ending:
+                ended(task, error)
+        in_order = [outcomes[job] for job in tasks]
+        save(out, in_order)
+    return in_order
 
 
 def refuse_unused(flags: Mapping[str, str], jobs: Sequence[Job]) -> None:
@@ -131,17 +151,6 @@ def refuse_other_settings(folder: Path, config: Config) -> None:
     run = RunDir(folder)
     if run.begun and (differing := config.differences(asdict(run.config()))):
         raise RewireError(f"{folder}: was made with other settings: {', '.join(differing)}")
-
-
-def train(job: Job, out: Path, flags: Mapping[str, str], crew: Crew) -> Outcome:
-    """Run or resume one job in its own process; its output goes to a log."""
-    run = RunDir(out / job.name)
-    if not run.finished:
-        words = [word for key, value in flags.items() for word in (flag(key), value)]
-        words = ["--resume", str(run.path)] if run.begun else ["--out", str(run.path), *words]
-        if error := crew.work(["train", *words], out / LOGS / f"{job.name}.txt"):
-            return Outcome(job, error=error)
-    return outcome_of(job, run)
 
 
 def outcome_of(job: Job, run: RunDir) -> Outcome:

@@ -18,13 +18,14 @@ class Interrupted(KeyboardInterrupt):
 def interrupts() -> Iterator[Callable[[], None]]:
     """Hold back SIGINT and SIGTERM; the callable raises what has come.
 
-    A second signal raises at once. Outside the main thread nothing is held back.
+    A second SIGINT raises at once; Linux sends SIGTERM more than once when a parent with threads
+    dies. Outside the main thread nothing is held back.
     """
     came: list[int] = []
 
     def hold(number: int, frame: object) -> None:
         came.append(number)
-        if len(came) > 1:
+        if came.count(signal.SIGINT) > 1:
             raise Interrupted(number)
 
     def stop() -> None:

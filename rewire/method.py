@@ -406,6 +406,14 @@ class Latent(Method):
         """Return the weight the network sees for ``layer.state["latent"]``."""
         raise NotImplementedError
 
+    def project_(self, layer: Layer) -> None:
+        """Write the projection into the weight; a method may do so without a tensor between."""
+        layer.weight.copy_(self.project(layer))
+
+    def __init_subclass__(cls) -> None:
+        if "project" in vars(cls) and "project_" not in vars(cls):
+            cls.project_ = Latent.project_  # not that of a parent with another projection
+
     def mask(self, layer: Layer) -> Tensor:
         """Return where the projection is not zero."""
         return self.project(layer) != 0
@@ -424,7 +432,7 @@ class Latent(Method):
 
     def _show(self, layers: Sequence[Layer]) -> None:
         for layer in layers:
-            layer.weight.copy_(self.project(layer))
+            self.project_(layer)
 
 
 def _spare_from_decay_(layer: Layer, absent: Tensor, decay: float) -> None:

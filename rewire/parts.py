@@ -8,13 +8,23 @@ from rewire import models
 from rewire.config import Config
 from rewire.data import Batches, Dataset
 from rewire.errors import check
+from rewire.ranks import ALONE, Ranks
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the device; auto takes the GPU where there is one."""
+def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """Return the device; auto takes the GPU where there is one, each rank its own."""
     present = torch.cuda.is_available()
     check(name != "cuda" or present, "device", name, "cpu or auto; torch finds no CUDA device")
-    return torch.device("cuda" if present and name != "cpu" else "cpu")
+    if name == "cpu" or not present:
+        return torch.device("cpu")
+    if ranks.alone:
+        return torch.device("cuda")
+    count = torch.cuda.device_count()
+    check(
+        ranks.local < count, "device", name, f"cpu for more ranks on a machine than GPUs, {count}"
+    )
+    torch.cuda.set_device(ranks.local)
+    return torch.device("cuda", ranks.local)
 
 
 def build_model(config: Config, data: Dataset, device: torch.device) -> models.Spiking:
@@ -85,5 +95,9 @@ def test_batches(config: Config, data: Dataset, device: torch.device) -> Batches
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
-    """Return bf16 autocast if the config asks for it; losses compute in fp32 all the same."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    """Return bf16 autocast if the config asks for it; losses compute in fp32 all the same.
+
+    Every weight is used once, so there is nothing to cache; a CUDA graph must not find any.
+    """
+    half = config.precision == "bf16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False)

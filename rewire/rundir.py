@@ -22,19 +22,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 import rewire
+from rewire import ranks
 from rewire.config import Config, resolve
-from rewire.errors import RewireError
+from rewire.errors import RewireError, check
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 CONFIG, ENV, METRICS = "config.toml", "env.json", "metrics.jsonl"
-TRACES = "traces.npz"
+TRACES, LOCK = "traces.npz", ".lock"
 CHECKPOINT, PREVIOUS, MODEL = "checkpoint.pt", "checkpoint.prev.pt", "model.safetensors"
 FORMAT = "rewire checkpoint 1"
 MASK = "rewire.mask."
@@ -59,6 +60,21 @@ class RunDir:
         The config comes last: whatever has one can be gone on with. What a start that was killed
         before has left does not count.
         """
+        run = cls.make(path, config)
+        with one_line(run.path):
+            for left in run.path.iterdir():
+                if left.name != LOCK:
+                    left.unlink()
+            run._write(ENV, json.dumps(environment(config, device), indent=2).encode() + b"\n")
+            run._write(METRICS, b"")
+            if state is not None:
+                run.save_checkpoint(config, state)
+            run._write(CONFIG, config.to_toml().encode())
+        return run
+
+    @classmethod
+    def make(cls, path: str | Path, config: Config) -> "RunDir":
+        """Make the directory, if the run can be kept there and nothing would be lost."""
         run = cls(path)
         if config.tensorboard and find_spec("tensorboard") is None:
             raise RewireError("tensorboard: not installed; run `pip install 'rewire[tensorboard]'`")
@@ -68,18 +84,11 @@ class RunDir:
                     f"{path}: exists and is not empty; choose another, or --resume it"
                 )
             run.path.mkdir(parents=True, exist_ok=True)
-            for left in run.path.iterdir():
-                left.unlink()
-            run._write(ENV, json.dumps(environment(config, device), indent=2).encode() + b"\n")
-            run._write(METRICS, b"")
-            if state is not None:
-                run.save_checkpoint(config, state)
-            run._write(CONFIG, config.to_toml().encode())
         return run
 
     def _vacant(self) -> bool:
         """Tell whether nothing is here but what a start cut short leaves."""
-        early = (ENV, METRICS, CHECKPOINT)
+        early = (ENV, METRICS, CHECKPOINT, LOCK)
         return self.path.is_dir() and all(
             (entry.name in early or _temporary(entry))
             and not (entry.name == METRICS and entry.stat().st_size)
@@ -102,6 +111,23 @@ class RunDir:
     def config(self, flags: Mapping[str, str] | None = None) -> Config:
         """Return the settings of the run, with `flags` over them."""
         return resolve(file=self.path / CONFIG, flags=flags)
+
+    def threads(self, asked: int) -> int:
+        """Return the thread count the run began with; with another, sums round differently."""
+        path = self.path / ENV
+        try:
+            begun = int(json.loads(path.read_bytes())["threads"])
+            check(1 <= begun <= 1024, "threads", begun, "1 to 1024")
+        except FileNotFoundError:
+            return asked
+        except (OSError, ValueError, LookupError, TypeError, RecursionError, RewireError) as error:
+            raise _damaged(path, error) from None
+        if asked not in (0, begun):
+            raise RewireError(
+                f"--threads: {asked}, but {self.path} began with {begun}, and with another count "
+                "it would not end bit for bit the same; leave it out"
+            )
+        return begun
 
     @property
     def begun(self) -> bool:
@@ -129,11 +155,10 @@ class RunDir:
         lines = path.read_bytes().splitlines() if path.exists() else []
         rows = []
         for number, line in enumerate(lines, 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                if number < len(lines):
-                    raise RewireError(f"{path}: line {number} is damaged") from None
+            if (row := _row(line)) is not None:
+                rows.append(row)
+            elif number < len(lines):
+                raise RewireError(f"{path}: line {number} is damaged")
         return rows
 
     def cut(self, epochs: int) -> list[dict[str, Any]]:
@@ -156,7 +181,7 @@ class RunDir:
         try:
             with path.open("rb") as raw, numpy.load(raw, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except Exception as error:  # a damaged file fails anywhere inside zipfile and numpy
             raise _damaged(path, error) from None
 
     def board(self) -> "SummaryWriter":
@@ -169,11 +194,13 @@ class RunDir:
 
     def save_checkpoint(self, config: Config, state: Mapping[str, Any]) -> None:
         """Write the state of the run; the one before it is kept."""
-        current, previous = self.path / CHECKPOINT, self.path / PREVIOUS
-        with one_line(self.path), replacing(current) as file:
-            torch.save({"format": FORMAT, "config": asdict(config), "state": dict(state)}, file)
-            if current.exists():
-                os.replace(current, previous)
+        content = {"format": FORMAT, "config": asdict(config), "state": dict(state)}
+        previous = self.path / PREVIOUS
+        with one_line(self.path), replacing(self.path / CHECKPOINT, previous) as file:
+            try:
+                torch.save(content, file)
+            except RuntimeError as error:  # hides the system's refusal behind one of its own
+                raise error.__context__ or error from None
 
     def load_checkpoint(self, config: Config) -> dict[str, Any]:
         """Return the newest state, if it is whole and belongs to `config`."""
@@ -195,7 +222,8 @@ class RunDir:
         """Write weights and wiring."""
         wiring = {MASK + name: mask for name, mask in masks.items()}
         tensors = {name: x.detach().cpu().contiguous() for name, x in {**weights, **wiring}.items()}
-        self._write(MODEL, save(tensors, metadata={"format": "pt"}))
+        # no second key: safetensors writes them in any order, and equal networks are equal files
+        self._write(MODEL, save(tensors, metadata={"crc32": _crc(tensors)}))
 
     def load_model(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return weights and masks."""
@@ -205,7 +233,11 @@ class RunDir:
                 f"{path}: is not there; finish with `rewire train --resume {self.path}`"
             )
         try:
-            tensors = load_file(path)
+            with safe_open(path, "pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                expected = (file.metadata() or {}).get("crc32")
+            if expected not in (None, _crc(tensors)):
+                raise ValueError("wrong checksum")
         except (SafetensorError, OSError, ValueError) as error:
             raise _damaged(path, error) from None
         masks = {k.removeprefix(MASK): v.bool() for k, v in tensors.items() if k.startswith(MASK)}
@@ -232,6 +264,7 @@ def environment(config: Config, device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
+        "ranks": ranks.started(),
         "commit": _commit(),
         "seed": config.seed,
         "command": sys.argv,
@@ -239,14 +272,19 @@ def environment(config: Config, device: torch.device) -> dict[str, Any]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the name `path` once it is whole and on the disk."""
+def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a temporary file that takes the name `path` once it is whole and on the disk.
+
+    What had that name before takes the name `previous`, if one is given.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if previous and path.exists():
+            os.replace(path, previous)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -280,7 +318,8 @@ def _load(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # a damaged file fails anywhere inside zipfile, pickle or torch
         raise _damaged(path, error) from None
-    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+    ours = isinstance(saved, dict) and saved.get("format") == FORMAT
+    if not ours or not all(isinstance(saved.get(key), dict) for key in ("config", "state")):
         raise RewireError(f"{path}: is not a {FORMAT!r} file")
     return saved
 
@@ -289,6 +328,24 @@ def _damaged(path: Path, error: Exception) -> RewireError:
     reason = (str(error) or type(error).__name__).splitlines()[0][:80]
     other = f"; remove it to go on from {PREVIOUS}" if path.name == CHECKPOINT else ""
     return RewireError(f"{path}: is damaged ({reason}){other}")
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Return an epoch's figures from a line of the metrics; None where it is damaged."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("epoch")) is int else None
+
+
+def _crc(tensors: Mapping[str, Tensor]) -> str:
+    """Return a checksum of names and bits; safetensors has none of its own."""
+    total = 0
+    for name, x in sorted(tensors.items()):
+        total = zlib.crc32(name.encode(), total)
+        total = zlib.crc32(x.reshape(-1).view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
 
 
 def _strict(value: Any) -> Any:

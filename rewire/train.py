@@ -1,9 +1,10 @@
-"""`fit()`: the one training loop, for CPU and GPU, with checkpoint and resume."""
+"""`fit()`: the one training loop, for CPU, GPU and torchrun, with checkpoint and resume."""
 
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from rewire.config import Config
 from rewire.data import Dataset
 from rewire.errors import RewireError, check
 from rewire.evaluate import connectivity, describe, evaluate
-from rewire.interrupts import interrupts
+from rewire.interrupts import Interrupted, interrupts
+from rewire.lock import held
 from rewire.parts import autocast
+from rewire.ranks import joined
 from rewire.rundir import RunDir
 from rewire.traces import Traces
 from rewire.training import Place, Training, prepare
 
 PEEK = {"cpu": 1, "cuda": 50}  # steps between looks at the loss; on a GPU each one waits for it
+AGREE = 64  # steps between checks that all ranks hold the same bits
 
 
 class Diverged(ArithmeticError):
@@ -71,60 +75,119 @@ def fit(
 ) -> Result:
     """Train as `config` says; with `run`, keep everything in that directory.
 
-    `resume` goes on from the checkpoint in `run`. `data` stands in for the named data set.
+    `resume` goes on from the checkpoint in `run`. `data` stands in for the named data set. Started
+    by torchrun, it trains together with the other ranks; the first one reports and writes.
     """
-    with threads(config.threads), fastest_convolutions():
-        training = prepare(config, data, fresh=not resume)
-        return _run(training, _open(training, run, resume), progress)
+    with joined() as ranks, fastest_convolutions():
+        count = config.threads
+        if resume and run:
+            count = ranks.told(lambda: RunDir.open(run).threads(config.threads))
+        with threads(count):
+            training = prepare(config, data, fresh=not resume, ranks=ranks)
+            with _opened(training, run, resume) as folder:
+                return _run(training, folder, progress)
 
 
-def _open(training: Training, run: str | Path | None, resume: bool) -> RunDir | None:
-    """Make the run directory, or bring `training` to where the one that is there has stopped."""
-    config = training.config
+@contextmanager
+def _opened(training: Training, run: str | Path | None, resume: bool) -> Iterator[RunDir | None]:
+    """Make the run directory, or bring `training` to where the one that is there has stopped.
+
+    No other process trains in it meanwhile. Only the first rank has it; the others get its state.
+    """
     if run is None:
         check(not resume, "resume", resume, "given together with a run directory")
-        return None
-    if not resume:
-        return RunDir.create(run, config, training.device, training.state_dict())
-    folder = RunDir.open(run)
+        yield None
+        return
+    config, ranks = training.config, training.ranks
+    fresh = None if resume else training.state_dict()  # to which every rank adds
+    with ExitStack() as stack:
+
+        def begin() -> dict[str, Any] | None:
+            folder = RunDir.open(run) if resume else RunDir.make(run, config)
+            stack.enter_context(held(folder.path, "training"))
+            if resume:
+                return _saved(folder, config)
+            RunDir.create(run, config, training.device, fresh)
+            return None
+
+        saved = ranks.told(begin)
+        folder = RunDir(run) if ranks.first else None
+        if saved is not None:
+            _load(training, saved, folder or RunDir(run))
+            if folder:
+                folder.cut(training.place.epoch)
+        yield folder
+
+
+def _saved(folder: RunDir, config: Config) -> dict[str, Any]:
+    """Return the state to go on from."""
     folder.sweep()
     if folder.finished:
-        raise RewireError(f"{run}: has already reached its end; there is nothing to resume")
-    training.load_state_dict(folder.load_checkpoint(config))
-    folder.cut(training.place.epoch)
-    return folder
+        raise RewireError(f"{folder.path}: has already reached its end; there is nothing to resume")
+    return folder.load_checkpoint(config)
+
+
+def _load(training: Training, saved: dict[str, Any], folder: RunDir) -> None:
+    """Bring `training` to a saved state that was written by such a run."""
+    try:
+        training.load_state_dict(saved)
+        epoch, batch = training.place.epoch, training.place.batch
+        fits = 0 <= epoch < training.config.epochs and 0 <= batch <= len(training.train)
+    except RewireError:
+        raise
+    except Exception as error:  # what another program has written fails anywhere inside torch
+        raise _foreign(folder) from error
+    if not fits:
+        raise _foreign(folder)
+
+
+def _foreign(folder: RunDir) -> RewireError:
+    return RewireError(f"{folder.path}: its checkpoint is not of such a run; it cannot be resumed")
 
 
 def _traces(training: Training, folder: RunDir | None) -> Traces:
     """Return what was traced up to here by the run that is gone on with."""
     arrays = folder.load_traces() if folder else None
-    traces = Traces.of(arrays) if arrays else Traces()
+    try:
+        traces = Traces.of(arrays) if arrays else Traces()
+    except (LookupError, TypeError, ValueError):
+        raise RewireError(
+            f"{folder and folder.path}: its traces are damaged; remove them"
+        ) from None
     traces.cut(training.place.epoch)
     return traces
 
 
 def _run(training: Training, folder: RunDir | None, progress: Progress) -> Result:
     """Go through the epochs that are left."""
-    config, method = training.config, training.method
+    config, method, ranks = training.config, training.method, training.ranks
     history = folder.history() if folder else []
     collector = training.collector
     collector.traces = _traces(training, folder)
 
     def save() -> None:
         refuse_non_finite(training)
+        training.agree()
+        state = training.state_dict()
         if folder:
-            folder.save_checkpoint(config, training.state_dict())
+            folder.save_checkpoint(config, state)
 
     with interrupts() as stop, _board(folder, config) as board:
+        stopped = Interrupted(signal.SIGTERM)  # said by a rank that only follows the others
 
         def tell(event: Step | Epoch) -> None:
+            nonlocal stopped
             try:
-                progress(event)
+                if ranks.first:
+                    progress(event)
                 stop()
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as asked:
+                training.stop, stopped = True, asked
+            if stops(training):
                 save()
-                raise
+                raise stopped
 
+        training.agree()
         while True:
             train_epoch(training, tell)
             refuse_non_finite(training)
@@ -149,15 +212,16 @@ def _run(training: Training, folder: RunDir | None, progress: Progress) -> Resul
             if row["epoch"] % config.checkpoint_every == 0:
                 save()
             tell(Epoch(row, config.epochs))
-    weights = training.model.state_dict()
-    if folder:
-        folder.save_model(weights, masks)
-    progress(Epoch(row, config.epochs))
+        weights = training.model.state_dict()
+        if folder:
+            folder.save_model(weights, masks)  # a signal waits for this too: then all is done
+    if ranks.first:
+        progress(Epoch(row, config.epochs))
     return Result(
         accuracy=row["accuracy"],
         connectivity=row["connectivity"],
         asked=config.asked,
-        seconds=sum(past["seconds"] for past in history),
+        seconds=sum(past.get("seconds", 0.0) for past in history),
         layers=describe(weights, masks),
         history=history,
         model=training.model,
@@ -170,12 +234,22 @@ def train_epoch(training: Training, tell: Progress) -> None:
     place, peek = training.place, PEEK[training.device.type]
     start = time.perf_counter() - place.seconds
     training.model.train()
-    for images, labels in training.train.epoch(place.epoch, start=place.batch):
+    batches = training.train.epoch(place.epoch, place.batch, training.ranks.part)
+    for images, labels in batches:
         place.loss_sum = place.loss_sum + training.step(images, labels).double()
         place.seconds = time.perf_counter() - start
         if training.steps % peek == 0 and not math.isfinite(place.loss_sum):
             refuse_non_finite(training)
+        if training.steps % AGREE == 0:
+            training.agree()
         tell(Step(training.steps, training.total_steps))
+
+
+def stops(training: Training) -> bool:
+    """Tell whether to stop here: several ranks only where all of them look."""
+    if training.ranks.alone:
+        return training.stop
+    return training.steps % PEEK[training.device.type] == 0 and bool(training.all_stop)
 
 
 def measure(
@@ -191,7 +265,9 @@ def measure(
     accuracy, test_loss = None, None
     if (place.epoch + 1) % config.test_every == 0 or place.epoch + 1 == config.epochs:
         with autocast(config, training.device):
-            accuracy, test_loss = evaluate(training.forward, training.test, training.loss)
+            accuracy, test_loss = evaluate(
+                training.forward, training.test, training.loss, training.ranks
+            )
     return {
         "epoch": place.epoch + 1,
         "step": training.steps,

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rewire import data as datasets
@@ -18,6 +18,8 @@ from rewire import models, teacher
 from rewire.averaging import Average, reestimate_
 from rewire.config import Config
 from rewire.data import Batches, Dataset
+from rewire.errors import RewireError, check
+from rewire.graphs import Graph, watched
 from rewire.losses import LOSSES
 from rewire.method import Method
 from rewire.parts import (
@@ -28,11 +30,13 @@ from rewire.parts import (
     test_batches,
     training_batches,
 )
+from rewire.ranks import ALONE, Means, Ranks
 from rewire.schedules import RATES
 from rewire.traces import Collector
 from rewire.trained import blame, load_weights_
 
 BN_BATCHES = 100  # that make the statistics of averaged weights
+REHEARSAL = 512  # images of the first batch that are enough to set the scale of the first weights
 
 
 @dataclass
@@ -57,13 +61,22 @@ class Training:
     train: Batches
     test: Batches
     teacher: Callable[[Tensor], Tensor] | None = None
+    ranks: Ranks = ALONE
     place: Place = field(default_factory=Place)
+    stop: bool = False  # whether this rank was asked to
+    all_stop: bool | Tensor = False  # whether any was, as told at the last step
 
     def __post_init__(self) -> None:
         self.total_steps = self.config.epochs * len(self.train)
         if self.config.init == "firing" and not self.config.start:
             self._make_fire_()
+        self.ranks.spread_(self.model)
+        self.means = Means(self.ranks, self.model, self.ranks.share(self.config.batch_size))
         self.method = self._attached()
+        fits = not (self.config.graph and watched(self.model))
+        check(fits, "graph", True, f"false where {self.method.name} watches the forward pass")
+        graph = self.config.graph and self.device.type == "cuda"
+        self.work = Graph(self.learn, self.model) if graph else self.learn
         self.average = Average(self.model, self.config.average) if self.config.average else None
         self.collector = Collector(self.config.trace_every, self.config.epochs, self.method)
 
@@ -79,7 +92,7 @@ class Training:
         given = [parameter.clone() for parameter in parameters]
         self._attached().detach()  # leaves the weights of the first wiring
         wired = [parameter.clone() for parameter in parameters]
-        models.excite_(self.model, next(self.train.epoch(0))[0])
+        models.excite_(self.model, next(self.train.epoch(0))[0][:REHEARSAL])
         for parameter, before, first in zip(parameters, given, wired, strict=True):
             scale = 1.0 if parameter.equal(first) else parameter.norm() / first.norm()
             parameter.copy_(before * scale)
@@ -116,18 +129,23 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.time_steps = self.time_steps()
+        loss = self.work(images, labels)
+        self.optimizer.step()
+        if self.average:
+            self.average.update()
+        self.place.batch += 1
+        return loss
+
+    def learn(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Leave the gradients of a batch; return its loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with autocast(self.config, self.device):
             output = self.forward(images)
         loss = self.loss(output, labels, self.config.label_smoothing)
         if self.teacher:
             loss = torch.lerp(loss, self.lesson(images, output), self.config.teacher_weight)
-        loss.backward()
-        self.optimizer.step()
-        if self.average:
-            self.average.update()
-        self.place.batch += 1
-        return loss.detach()
+        loss, self.all_stop = self.means.backward(loss, self.stop)
+        return loss
 
     def finish(self) -> dict[str, Tensor]:
         """Fix the wiring; where weights are averaged, leave the mean under it in the model."""
@@ -135,14 +153,33 @@ class Training:
         if self.average:
             self.average.install(masks)
             self.model.time_steps = self.config.time_steps
-            batches = islice(self.train.epoch(self.place.epoch), BN_BATCHES)
+            batches = islice(self.train.epoch(self.place.epoch, part=self.ranks.part), BN_BATCHES)
             with autocast(self.config, self.device):
                 reestimate_(self.model, (images for images, _ in batches))
+            self.means.statistics_()
         return masks
+
+    def same(self) -> dict[str, Tensor]:
+        """Return what must be the same on all ranks: weights, wiring, all else a method keeps.
+
+        What an optimizer keeps is left out: a difference there is one in the weights a step later.
+        """
+        method, average = self.method, self.average.state_dict() if self.average else {}
+        states = {f"{x.name} ({key})": v for x in method._layers for key, v in x.state.items()}
+        memory = {f"{name} (remembered)": value for name, value in method.memory.items()}
+        means = {f"{name} (averaged)": value for name, value in average.items()}
+        draws = {"the method's generator": method._generator.get_state()}
+        return self.model.state_dict() | states | memory | means | draws
+
+    def agree(self) -> None:
+        """Raise on all ranks if what must be the same is not."""
+        if not self.ranks.alone:
+            self.ranks.agree(self.same(), self.steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that decides what follows."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+        rng, *others = self.ranks.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
         return {
             "place": {**asdict(self.place), "loss_sum": float(self.place.loss_sum)},
             "model": self.model.state_dict(),
@@ -150,11 +187,18 @@ class Training:
             "method": self.method.state_dict(),
             "average": self.average.state_dict() if self.average else {},
             "seen": self.collector.seen,
-            "rng": {"cpu": torch.get_rng_state(), "cuda": cuda},
+            "rng": rng,
+            "other_rngs": others,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
+        rngs = [state["rng"], *state.get("other_rngs", ())]
+        if len(rngs) != self.ranks.world:
+            raise RewireError(
+                f"ranks: {self.ranks.world} cannot go on with what {len(rngs)} have saved, since "
+                f"sums and random numbers differ; start torchrun with {len(rngs)} in all"
+            )
         self.place = Place(**state["place"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -162,17 +206,23 @@ class Training:
         if self.average:
             self.average.load_state_dict(state["average"])
         self.collector.seen = {k: v.to(self.device) for k, v in state["seen"].items()}
-        torch.set_rng_state(state["rng"]["cpu"])
-        if self.device.type == "cuda" and state["rng"]["cuda"] is not None:
-            torch.cuda.set_rng_state(state["rng"]["cuda"], self.device)
+        rng = rngs[self.ranks.rank]
+        torch.set_rng_state(rng["cpu"])
+        if self.device.type == "cuda" and rng["cuda"] is not None:
+            torch.cuda.set_rng_state(rng["cuda"], self.device)
 
 
-def prepare(config: Config, data: Dataset | None = None, *, fresh: bool = True) -> Training:
+def prepare(
+    config: Config, data: Dataset | None = None, *, fresh: bool = True, ranks: Ranks = ALONE
+) -> Training:
     """Return network, optimizer, method and batches at step 0; seeds torch with `config.seed`.
 
     What is not `fresh` gets its weights from a checkpoint, and needs no `start` any more.
     """
-    device = choose_device(config.device)
+    device = choose_device(config.device, ranks)
+    enough = f"at least the number of ranks, {ranks.world}"
+    check(config.batch_size >= ranks.world, "batch_size", config.batch_size, enough)
+    check(ranks.alone or not config.graph, "graph", True, "false for several ranks")
     data = data or datasets.load(config.dataset, config.data_dir or None)
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)
@@ -180,9 +230,12 @@ def prepare(config: Config, data: Dataset | None = None, *, fresh: bool = True) 
     if config.start and fresh:
         with blame("start"):
             load_weights_(model, config.start)
+    if config.sync_batchnorm:
+        check(device.type == "cuda", "sync_batchnorm", True, "false on a CPU, where torch has none")
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in its place; no kernel of ours fuses it
     train = training_batches(config, data, device)
     next(train.epoch(0))  # an augmentation too large for the images says so here
-    return Training(
+    training = Training(
         config=config,
         device=device,
         model=model,
@@ -191,4 +244,8 @@ def prepare(config: Config, data: Dataset | None = None, *, fresh: bool = True) 
         train=train,
         test=test_batches(config, data, device),
         teacher=teacher.load(config.teacher, data, device) if config.teacher else None,
+        ranks=ranks,
     )
+    if not ranks.first:  # dropout of its own; the method draws from a generator of its own
+        torch.manual_seed(int(torch.randint(2**62, (ranks.world,))[ranks.rank]))
+    return training

@@ -3,6 +3,7 @@
 import os
 
 import torch
+from faults.summary import pytest_terminal_summary  # noqa: F401
 
 collect_ignore = []
 if not torch.cuda.is_available():

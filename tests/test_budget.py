@@ -88,7 +88,9 @@ def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost):
         nn.Conv2d(2, 2, 1, bias=False), nn.Flatten(), nn.Linear(32, 1, bias=False)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    method = Budget(connectivity=0.5, ramp=0.5, every=1, balance=0.0, floor=0.0, cost=cost)
+    method = Budget(
+        connectivity=0.5, ramp=0.5, every=1, balance=0.0, floor=0.0, cost=cost, price=0.5
+    )
     method.attach(model, optimizer, total_steps=2)
     image = torch.ones(1, 2, 4, 4)
     image[:, 1] = 0.0

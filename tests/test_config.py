@@ -45,7 +45,7 @@ def complaint(**source):
     warmup=st.floats(min_value=0, max_value=0.99),
     epochs=st.integers(1, 10**9),
     switch=st.booleans(),
-    folder=st.text(st.characters(codec="utf-8")),
+    folder=st.text(st.characters(codec="utf-8", exclude_characters="\0")),
     dropout=st.none() | st.floats(min_value=0, max_value=0.99),
     augment=st.lists(st.sampled_from(["crop:2", "flip", "affine:1.5/8/0.1"])),
 )

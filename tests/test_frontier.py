@@ -19,8 +19,9 @@ from refusal import refused
 
 from rewire.cli import main
 from rewire.config import resolve
-from rewire.crew import held, reason
+from rewire.engines.process import reason
 from rewire.frontier import Job, Outcome, plan, points
+from rewire.lock import held
 from rewire.published import PUBLISHED
 from rewire.report import LIGHT, load
 from rewire.report.figures import frontier as figure
@@ -302,12 +303,12 @@ def test_why_a_run_failed_is_its_last_word_unless_it_was_killed(code, said, line
 
 def test_one_frontier_at_a_time_in_a_directory(tmp_path):
     def second():
-        with held(tmp_path, patience=0.2):
+        with held(tmp_path, "frontier", patience=0.2):
             raise AssertionError("two at a time")
 
-    with held(tmp_path):
+    with held(tmp_path, "frontier"):
         refused(second, tmp_path, "another frontier is at work")
-    with held(tmp_path, patience=0.0):
+    with held(tmp_path, "frontier"):
         pass
 
 

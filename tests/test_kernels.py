@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rewire import cut, kernels
 from rewire.errors import RewireError
-from rewire.kernels import choice, fuse, ops
+from rewire.kernels import choice, fuse, ops, weights
 from rewire.methods import gradr
 from rewire.models import Dropout, Spiking, conv, linear
 from rewire.neurons import IF, LIF, Neuron, lif
@@ -402,7 +402,7 @@ def on_torch(function, *arguments):
 
 VALUES = {
     "one": lambda: normal(1),
-    "many": lambda: normal(40_001),
+    "many": lambda: normal(10_007),
     "ties": lambda: (normal(5000) * 2).round(),
     "tiny": lambda: normal(777) * 1e-38,
     "infinite": lambda: torch.cat([normal(9), normal(6) / 0, normal(3) * 0]),
@@ -421,6 +421,23 @@ def test_strongest_is_the_same_on_both_paths():
     mask = cut.strongest(scores, 700)
     assert mask.sum() == 700
     assert torch.equal(mask, on_torch(cut.strongest, scores, 700))
+
+
+def test_selection_over_programs_of_several_rounds(monkeypatch):
+    monkeypatch.setattr(weights, "PROGRAMS", 2)
+    scores = (normal(9_003) * 8).round()
+    assert torch.equal(cut.strongest(scores, 4000), on_torch(cut.strongest, scores, 4000))
+
+
+def test_a_byte_holds_all_that_a_program_counts_in_it():
+    tile, rounds = 16, weights.MOST_ROUNDS
+    keys = torch.full((tile * weights.UNROLL * rounds,), 0x7F7F7F7F, device=DEVICE)
+    counts = torch.zeros(weights.DIGITS, weights.BASE, dtype=torch.int64, device=DEVICE)
+    key = {"DIGITS": weights.DIGITS, "BASE": weights.BASE}
+    sizes = len(keys), 1, 0, rounds
+    weights._count[(1,)](keys.int(), counts, *sizes, TILE=tile, UNROLL=weights.UNROLL, **key)
+    assert counts[0].tolist() == [0] * 15 + [len(keys)]
+    assert counts[1:].sum() == 0
 
 
 def weight_and_sign() -> tuple[Tensor, Tensor]:
@@ -447,6 +464,10 @@ def test_rectify_has_equal_bits_on_both_paths():
     assert shown.stride() == weight.stride()
     assert torch.equal(shown.nan_to_num(9), on_torch(gradr.rectify, weight, sign).nan_to_num(9))
     assert shown[3, 3].isnan().all()
+    place = torch.zeros_like(weight)
+    assert gradr.rectify(weight, sign, out=place) is place
+    assert torch.equal(place.nan_to_num(9), shown.nan_to_num(9))
+    assert place._version > 0
 
 
 def test_updates_leave_other_layouts_to_torch():

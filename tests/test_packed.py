@@ -20,6 +20,7 @@ from rewire.export.gaps import from_bits, from_gaps, to_bits, to_gaps
 from rewire.export.run import export
 from rewire.export.structure import describe
 from rewire.runtime import Runtime, load
+from rewire.runtime.inputs import read_images
 from rewire.train import fit
 
 
@@ -165,7 +166,8 @@ def test_truncated_and_foreign_files(file, tmp_path):
     refused(lambda: packed.read(file), "whole packed file")
     refused(lambda: packed.read(tmp_path / "absent"), "is not there")
     save_file({"x": np.zeros(1)}, tmp_path / "foreign")
-    refused(lambda: load(tmp_path / "foreign"), "format None is unknown")
+    refused(lambda: load(tmp_path / "foreign"), "is not a packed file")
+    refused(lambda: load(tmp_path), "is a folder")
     refused(
         lambda: packed.write(describe(conv_net()), tmp_path / "y", "fp8"), "values: unknown 'fp8'"
     )
@@ -200,8 +202,26 @@ def test_export_then_predict_gives_the_run_its_accuracy(finished, tmp_path, caps
     code, out, _ = shell(capsys, "predict", file, "--input", "digits")
     assert code == 0
     assert f"{score(finished).accuracy:.2%}" in out
-    assert code == 0
-    assert shell(capsys, "predict", file, "--input", "digits", "--early-exit", "1")[0] == 0
+
+
+def test_predict_as_json_gives_one_record_an_image(finished, tmp_path, capsys):
+    file, data = tmp_path / "x.safetensors", datasets.load("digits")
+    export(finished, out=file, check_images=0)
+    words = ("predict", file, "--input", "digits", "--json", "--exact", "--early-exit", "1")
+    _, out, _ = shell(capsys, *words, "--batch-size", "100", "--threads", "1")
+    records = [json.loads(line) for line in out.splitlines()]
+    model = load(file, exact=True)
+    classes, steps = model.decide(model.normalise(data.test_images), 1.0)
+    assert [int(r["class"]) for r in records] == classes.tolist()
+    assert [r["time_steps"] for r in records] == steps.tolist()
+    assert [int(r["label"]) for r in records] == data.test_labels.tolist()
+    assert [r["image"] for r in records] == list(range(len(classes)))
+
+
+def test_an_array_without_images_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((0, 2, 9, 21), np.uint8))
+    runtime = Runtime(describe(conv_net()))
+    refused(lambda: read_images(str(tmp_path / "x.npy"), runtime), "at least one image")
 
 
 def test_predict_reads_arrays_and_pictures(finished, tmp_path, capsys):
@@ -226,6 +246,8 @@ def test_predict_reads_arrays_and_pictures(finished, tmp_path, capsys):
     ["predict", "FILE", "--input", "absent.npy"],
     ["predict", "FILE", "--input", "digits", "--early-exit", "soon"],
     ["predict", "FILE", "--input", "digits", "--threads", "0"],
+    ["predict", "FILE", "--input", "digits", "--batch-size", "0"],
+    ["predict", "FILE", "--input", "digits", "--kernels", "mmx"],
 ])  # fmt: skip
 def test_mistakes_at_the_shell_are_one_line(words, finished, tmp_path, capsys):
     file = tmp_path / "x.safetensors"

@@ -137,6 +137,14 @@ def test_a_second_signal_is_not_held_back():
             stop()
 
 
+def test_sigterm_may_come_twice_as_it_does_when_a_parent_dies():
+    with interrupts() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            stop()
+
+
 def test_fit_runs_outside_the_main_thread(data):
     results = []
     thread = threading.Thread(target=lambda: results.append(fit(tiny(epochs=1), data=data)))

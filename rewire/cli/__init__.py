@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 
 from rewire import __version__
 from rewire.cli import data, frontier, report, ship, train
@@ -45,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = arguments[0] if arguments else "--help"
+    for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
         return guarded(command, arguments[1:])
@@ -79,8 +83,23 @@ def guarded(command: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stopped:
         return 128 + getattr(stopped, "number", signal.SIGINT)
     except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence()
         return 141
-    except ArithmeticError as error:  # train.Diverged
+    except (ArithmeticError, ConnectionError) as error:  # diverged, or a rank is lost
         complain(str(error))
         return 1
+    except OSError as error:
+        complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        if error.filename is None:
+            silence()
+        return 2
+    except RuntimeError as error:
+        if "allocate" not in str(error):  # torch's word where memory ends, on any device
+            raise
+        complain("out of memory; try a smaller batch_size or fewer time_steps")
+        return 1
+
+
+def silence() -> None:
+    """Send to nowhere what is still to be flushed, which would fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

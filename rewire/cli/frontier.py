@@ -1,32 +1,41 @@
 """`rewire frontier`."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rewire.cli.flags import Parser, add_settings, number, whole
 from rewire.cli.show import percent, print_table
-from rewire.config import resolve
-from rewire.errors import check
+from rewire.config import flag, resolve
+from rewire.errors import RewireError, check, check_word
 
 if TYPE_CHECKING:
+    from rewire.engines.local import Local
+    from rewire.engines.ray import Ray
+    from rewire.engines.slurm import Slurm
     from rewire.frontier import Outcome, Point
+
+
+ENGINES = {"local": ("jobs",), "ray": ("address", "cores", "gpus"), "slurm": ("cores", "gpus")}
+ENGINE_FLAGS = {
+    "jobs": "[local] runs at a time; they share the cores (1)",
+    "address": "[ray] cluster to join (that of this machine, or a new one)",
+    "cores": "[ray, slurm] cores of a run; its threads, where the settings name none (1)",
+    "gpus": "[ray, slurm] GPUs of a run; on ray also a share of one (0)",
+}
 
 
 def frontier(arguments: Sequence[str]) -> None:
     """Train methods x connectivities x seeds; the same command again does only what is missing."""
-    parser = Parser("frontier", frontier.__doc__ or "")
-    parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list")
-    parser.add_argument("--connectivity", default="0.25,0.05,0.01", help="comma list of shares")
-    parser.add_argument("--seeds", default="3", help="seeds 0 to N-1")
-    parser.add_argument("--jobs", default="1", help="runs at a time; they share the cores")
-    parser.add_argument("--out", metavar="DIR", default="runs/frontier", help="(runs/frontier)")
-    add_settings(parser, but=("method", "connectivity", "seed", "dataset"))
-    parser.add_argument("--dataset", help="comma list (that of the preset)")
-    given = parser.read(arguments)
-    own = {key: given.pop(key) for key in ("methods", "connectivity", "seeds", "jobs", "out")}
+    given = frontier_parser().read(arguments)
+    dry = given.pop("dry_run")
+    engine = build_engine(given.pop("engine"), {key: given.pop(key) for key in ENGINE_FLAGS}, dry)
+    again = [word for key, x in given.items() if x is not None for word in (flag(key), x)]
+    own = {key: given.pop(key) for key in ("methods", "connectivity", "seeds", "out")}
     preset, file, sets = (given.pop(key) for key in ("preset", "config", "dataset"))
     from rewire import frontier as front
+    from rewire.engines.slurm import Slurm
 
     shares = [number("--connectivity", x) for x in listed("--connectivity", own["connectivity"])]
     jobs = front.plan(
@@ -35,17 +44,73 @@ def frontier(arguments: Sequence[str]) -> None:
         shares,
         whole("--seeds", own["seeds"]),
     )
-    out, workers = Path(own["out"]), whole("--jobs", own["jobs"])
-    outcomes = front.run(
-        jobs, out, preset=preset, file=file, flags=given, workers=workers, told=print_outcome
+    out = Path(own["out"])
+    tasks = front.prepare(jobs, out, preset=preset, file=file, flags=given, threads=engine.threads)
+    if isinstance(engine, Slurm):
+        again = shlex.join(["rewire", "frontier", *again])
+        print(engine.script(front.missing(tasks.values()), again), end="")
+    elif dry:
+        for task in front.missing(tasks.values()):
+            print(shlex.join(["rewire", *task.words()]))
+    else:
+        print_result(front.run(tasks, out, engine, told=print_outcome), out)
+
+
+def frontier_parser() -> Parser:
+    """Return the parser: the list, the engine, and the settings all runs share."""
+    parser = Parser("frontier", frontier.__doc__ or "")
+    parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list")
+    parser.add_argument("--connectivity", default="0.25,0.05,0.01", help="comma list of shares")
+    parser.add_argument("--seeds", default="3", help="seeds 0 to N-1")
+    parser.add_argument("--out", metavar="DIR", default="runs/frontier", help="(runs/frontier)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would run; train nothing"
     )
+    about = f"where they run; one of {', '.join(ENGINES)} (local)"
+    parser.add_argument("--engine", metavar="X", default="local", help=about)
+    for key, about in ENGINE_FLAGS.items():
+        parser.add_argument(flag(key), metavar="X", help=about)
+    add_settings(parser, but=("method", "connectivity", "seed", "dataset"))
+    parser.add_argument("--dataset", help="comma list (that of the preset)")
+    return parser
+
+
+def build_engine(name: str, given: dict[str, Any], dry: bool) -> "Local | Ray | Slurm":
+    """Return the engine with its flags; refuse those of another."""
+    check_word("--engine", name, ENGINES)
+    given = {key: value for key, value in given.items() if value is not None}
+    for key in given.keys() - set(ENGINES[name]):
+        owners = ", ".join(engine for engine, flags in ENGINES.items() if key in flags)
+        raise RewireError(f"{flag(key)}: belongs to --engine {owners}, not to {name!r}")
+    for key in given.keys() & {"jobs", "cores"}:
+        given[key] = whole(flag(key), given[key])
+    if "gpus" in given:
+        given["gpus"] = number("--gpus", given["gpus"])
+    if name == "local":
+        from rewire.engines.local import Local
+
+        return Local(**given)
+    if name == "ray":
+        from rewire.engines.ray import Ray
+
+        return Ray(**given)
+    from rewire.engines.slurm import Slurm
+
+    check(dry, "--engine", name, "given with --dry-run: it prints a script for sbatch")
+    return Slurm(**given)
+
+
+def print_result(outcomes: "Sequence[Outcome]", out: Path) -> None:
+    """Print the table and where it lies; raise if some have failed."""
+    from rewire import frontier as front
+
     print_points(front.points(outcomes))
     files = [out / front.FRONTIER, *front.draw(outcomes, out)]
     print(f"frontier: {', '.join(map(str, files))}")
     if failed := [outcome for outcome in outcomes if outcome.error]:
         first = failed[0]
         raise ArithmeticError(
-            f"{len(failed)} of {len(jobs)} runs failed; {first.job.name}: {first.error}"
+            f"{len(failed)} of {len(outcomes)} runs failed; {first.job.name}: {first.error}"
         )
 
 

@@ -1,10 +1,18 @@
 """`rewire export` and `rewire predict`: the finished network, smaller and elsewhere."""
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import TYPE_CHECKING, Any
 
 from rewire.cli.flags import Parser, number, whole
 from rewire.cli.show import percent, print_figures, size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rewire.runtime import Runtime
 
 
 def export(arguments: Sequence[str]) -> None:
@@ -45,39 +53,48 @@ def predict(arguments: Sequence[str]) -> None:
     parser.add_argument("model", help="packed file")
     parser.add_argument("--input", required=True, help=".npy, .png or the name of a data set")
     parser.add_argument("--threads", default="1", help="threads (1)")
-    parser.add_argument("--batch", default="32", help="images at once (32)")
+    parser.add_argument("--batch-size", default="32", help="images at once (32)")
     parser.add_argument("--early-exit", metavar="X", help="stop an image that leads by X a step")
+    parser.add_argument("--exact", action="store_true", help="the same spikes at any batch size")
     parser.add_argument("--kernels", help="avx512, avx2, portable or torch (the quickest)")
+    parser.add_argument("--json", action="store_true", help="print a JSON record an image")
     parser.add_argument("--data-dir", help="where data sets lie")
     given = parser.read(arguments)
+    import torch
+
     from rewire.runtime import load
     from rewire.runtime.inputs import read_images
 
-    threads, kernels = whole("--threads", given["threads"]), given["kernels"]
-    model = load(given["model"], threads=threads, kernels=kernels)
-    batch, margin = whole("--batch", given["batch"]), given["early_exit"]
+    threads, margin = whole("--threads", given["threads"]), given["early_exit"]
+    batch = whole("--batch-size", given["batch_size"])
+    lead = None if margin is None else number("--early-exit", margin)
+    model = load(given["model"], threads=threads, kernels=given["kernels"], exact=given["exact"])
+    torch.set_num_threads(threads)  # of the stages that go through dense torch
     images, labels = read_images(given["input"], model, given["data_dir"])
-    lead = float("inf") if margin is None else number("--early-exit", margin)
-    begin, right, steps = time.perf_counter(), 0, 0
+    found, begin = answers(model, images, labels, batch, lead), time.perf_counter()
+    if given["json"] or labels is None:
+        for answer in found:
+            print(json.dumps(answer) if given["json"] else f"{answer['image']} {answer['class']}")
+        return
+    done = list(found)
+    speed = len(done) / (time.perf_counter() - begin)
+    print_figures(
+        {
+            "accuracy": percent(mean(answer["class"] == answer["label"] for answer in done)),
+            "images": f"{len(done)}; {speed:.0f} a second ({model.kernels})",
+            "time steps": f"{mean(answer['time_steps'] for answer in done):.2f} on average",
+        }
+    )
+
+
+def answers(
+    model: "Runtime", images: "Tensor", labels: "Tensor | None", batch: int, lead: float | None
+) -> Iterator[dict[str, Any]]:
+    """Yield a record an image, with its label where that is known."""
+    names = model.network.classes
     for first in range(0, len(images), batch):
-        here = slice(first, first + batch)
-        if margin is None:
-            found = model.predict(images[here])
-            steps += model.network.time_steps * len(found)
-        else:
-            found, taken = model.decide(images[here], lead)
-            steps += int(taken.sum())
-        if labels is None:
-            rows = enumerate(found.tolist(), first)
-            print("\n".join(f"{i} {model.network.classes[label]}" for i, label in rows))
-        else:
-            right += int((found == labels[here]).sum())
-    if labels is not None:
-        seconds = time.perf_counter() - begin
-        print_figures(
-            {
-                "accuracy": percent(right / len(images)),
-                "images": f"{len(images)}; {len(images) / seconds:.0f} a second ({model.kernels})",
-                "time steps": f"{steps / len(images):.2f} on average",
-            }
-        )
+        classes, steps = model.decide(images[first : first + batch], lead)
+        both = zip(classes.tolist(), steps.tolist(), strict=True)
+        for image, (found, taken) in enumerate(both, first):
+            answer = {"image": image, "class": names[found], "time_steps": taken}
+            yield answer if labels is None else {**answer, "label": names[int(labels[image])]}

@@ -1,42 +1,83 @@
 """`rewire train` and `rewire eval`."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from rewire.cli.flags import Parser, add_settings
 from rewire.cli.show import complain, percent, print_figures, print_layers, progress_display
 from rewire.config import Config, flag, resolve, settings
-from rewire.errors import RewireError
+from rewire.errors import RewireError, check
 
 if TYPE_CHECKING:
+    from rewire.ranks import Ranks
     from rewire.train import Result
 
 
 def train(arguments: Sequence[str]) -> None:
     """Train a network; every setting and every field of a method is a flag."""
-    given = train_parser().read(arguments)
+    from rewire.ranks import joined
+
+    with joined() as ranks, one_voice(ranks):
+        given = train_parser().read(arguments)
+        config, out, resume = ranks.told(lambda: plan(given))
+        from rewire.train import fit
+
+        print(config.to_toml())
+        try:
+            with progress_display(config) as show:
+                result = fit(config, out, resume=resume, progress=show)
+        except KeyboardInterrupt:
+            if ranks.first:
+                many = f"with {ranks.world} ranks: torchrun ..."
+                complain(
+                    f"stopped; go on {'with: rewire train' if ranks.alone else many} --resume {out}"
+                )
+            raise
+        print_result(result)
+        print(f"run directory: {out}")
+
+
+def plan(given: dict[str, Any]) -> tuple[Config, str | Path, bool]:
+    """Return what to train, where to keep it, and whether to go on with what is there."""
+    from rewire import ranks
+    from rewire.rundir import RunDir, free_name
+
     preset, file, out, resume = (
         given.pop(key, None) for key in ("preset", "config", "out", "resume")
     )
-    from rewire.rundir import free_name
-
     if resume:
         refuse_with_resume({"preset": preset, "config": file, "out": out, **given})
-        config, out = resume_config(resume, given), resume
-    else:
-        config = resolve(preset, file, given)
-        out = out or free_name("runs", f"{config.dataset}-{config.method}")
-    from rewire.train import fit
+        return resume_config(resume, given), resume, True
+    config = resolve(preset, file, given)
+    if out:
+        return config, out, ranks.restarts() > 0 and RunDir(out).begun
+    check(ranks.most_restarts() == 0, "--out", out, "given, so that a restart finds its checkpoint")
+    return config, free_name("runs", f"{config.dataset}-{config.method}"), False
 
-    print(config.to_toml())
+
+@contextmanager
+def one_voice(ranks: "Ranks") -> Iterator[None]:
+    """Let only the first rank print, and of those that fail only the first to do so."""
+    if not ranks.first:
+        silence(sys.stdout)
+        warnings.simplefilter("ignore")
     try:
-        with progress_display(config) as show:
-            result = fit(config, out, resume=bool(resume), progress=show)
-    except KeyboardInterrupt:
-        complain(f"stopped; go on with: rewire train --resume {out}")
+        yield
+    except Exception:
+        if not ranks.first_to_fail():
+            silence(sys.stderr)
         raise
-    print_result(result)
-    print(f"run directory: {out}")
+
+
+def silence(stream: IO[str]) -> None:
+    """Let what is printed go nowhere until the process ends."""
+    stream.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def train_parser() -> Parser:

@@ -1,13 +1,16 @@
 """Batches from one uint8 tensor that lives on the training device."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
 
 from rewire.data.augment import cutmix, mixed, parse
 from rewire.errors import check
+
+Part = Callable[[int], slice]
 
 
 class Batches:
@@ -41,8 +44,9 @@ class Batches:
         check(len(labels) == count, "labels", len(labels), f"as many as the images, {count}")
         check(batch_size >= 1, "batch_size", batch_size, "1 or more")
         check(batch_size <= count or not drop_last, "batch_size", batch_size, f"at most {count}")
-        check(len(mean) == channels, "mean", mean, f"{channels} numbers, one a channel")
-        check(len(std) == channels and min(std) > 0, "std", std, f"{channels} positive numbers")
+        known, spread = all(map(isfinite, mean)), all(0 < value < inf for value in std)
+        check(len(mean) == channels and known, "mean", mean, f"{channels} finite numbers")
+        check(len(std) == channels and spread, "std", std, f"{channels} positive numbers")
         self.images, self.labels = images.to(device), labels.to(device)
         self.batch_size, self.seed = batch_size, seed
         self.classes = int(labels.max()) + 1
@@ -59,12 +63,17 @@ class Batches:
         whole, rest = divmod(len(self.labels), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over epoch `number` (images, labels), leaving out its first `start` batches."""
-        check(0 <= start <= len(self), "start", start, f"between 0 and {len(self)} batches")
-        return self._iterate(number, start)
+    def epoch(
+        self, number: int, start: int = 0, part: Part = slice
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over epoch `number` (images, labels), leaving out its first `start` batches.
 
-    def _iterate(self, number: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        `part` maps the size of a batch to the part that is wanted; where that is empty, none comes.
+        """
+        check(0 <= start <= len(self), "start", start, f"between 0 and {len(self)} batches")
+        return self._iterate(number, start, part)
+
+    def _iterate(self, number: int, start: int, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
         count, size = len(self.labels), (self.images.shape[2], self.images.shape[3])
         generator = torch.Generator().manual_seed(_mix(self.seed, number))
         order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
@@ -73,7 +82,11 @@ class Batches:
             (apply, draw(count, size, generator).to(order.device)) for draw, apply in self._augment
         ]
         for index in range(start, len(self)):
-            here = slice(index * self.batch_size, (index + 1) * self.batch_size)
+            first = index * self.batch_size
+            wanted = part(min(self.batch_size, count - first))
+            here = slice(first + (wanted.start or 0), first + wanted.stop)
+            if here.start == here.stop:
+                continue
             images, labels = self.images[order[here]], self.labels[order[here]]
             for apply, parameters in drawn:
                 images = apply(images, parameters[here])

@@ -53,7 +53,8 @@ class Source:
 
 def data_dir(given: str | Path | None = None) -> Path:
     """Return the data directory: `given`, else REWIRE_DATA, else ``~/.cache/rewire``."""
-    return Path(given or os.environ.get("REWIRE_DATA") or "~/.cache/rewire").expanduser()
+    chosen = given or os.environ.get("REWIRE_DATA") or "~/.cache/rewire"
+    return Path(os.path.expanduser(chosen))  # unlike Path's, lets an unknown ~name be
 
 
 def read(file: File, root: Path, name: str) -> bytearray:

@@ -43,10 +43,14 @@ def write(network: Network, path: str | Path, values: str = "fp32") -> int:
 
 def read(path: str | Path) -> Network:
     """Return the network in a packed file, or say in one line why not."""
+    if Path(path).is_dir():
+        raise RewireError(f"{path}: is a folder; give the packed file that `rewire export` writes")
     try:
         with safe_open(path, "numpy") as file:
             header = file.metadata() or {}
             found = header.get("format")
+            if found is None:
+                raise RewireError("is not a packed file; `rewire export` writes one")
             if found != FORMAT:
                 raise RewireError(f"format {found!r} is unknown; this version reads {FORMAT!r}")
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

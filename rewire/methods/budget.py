@@ -28,8 +28,8 @@ class Budget(Latent):
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
     of whose inputs matter, loses its places to a large hidden one. Where synapses have a `cost`,
-    their strength is divided by its square root: what is lost by leaving out a weight grows with
-    its square. The count of weights stays exact.
+    their strength is divided by ``cost^price`` too: the same count of weights goes where it costs
+    less.
     """
 
     name = "budget"
@@ -59,6 +59,7 @@ class Budget(Latent):
             "or synops (its uses by inputs that fire)"
         },
     )
+    price: float = field(default=0.1, metadata={"help": "exponent of the cost"})
 
     def __post_init__(self) -> None:
         check(0 < self.begin <= 1, "begin", self.begin, "in (0, 1]")
@@ -69,6 +70,7 @@ class Budget(Latent):
         check(0 <= self.balance <= 1, "balance", self.balance, "in [0, 1]")
         check_word("scope", self.scope, SCOPES)
         check_word("cost", self.cost, COSTS)
+        check(0 <= self.price <= 1, "price", self.price, "in [0, 1]")
         self._uses: Uses | None = None
 
     def init(self, layers: Sequence[Layer]) -> None:
@@ -108,9 +110,11 @@ class Budget(Latent):
         return cubic(self.progress / self.ramp, max(self.begin, share), share)
 
     def strength(self, layer: Layer) -> Tensor:
-        """Return ``|u| / n^balance``, n the size of the layer, over the root of its cost."""
+        """Return ``|u| / n^balance``, n the size of the layer, over ``cost^price``."""
         strength = layer.state["latent"].abs().div_(layer.weight.numel() ** self.balance)
-        return strength.div_(layer.state["cost"].sqrt()) if "cost" in layer.state else strength
+        return (
+            strength.div_(layer.state["cost"] ** self.price) if "cost" in layer.state else strength
+        )
 
     def detach(self) -> None:
         """Also stop watching the forward pass."""
@@ -125,3 +129,7 @@ class Budget(Latent):
     def project(self, layer: Layer) -> Tensor:
         """``w = u mask``."""
         return layer.state["latent"] * layer.state["mask"]
+
+    def project_(self, layer: Layer) -> None:
+        """Multiply straight into the weight."""
+        torch.mul(layer.state["latent"], layer.state["mask"], out=layer.weight)

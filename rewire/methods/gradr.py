@@ -111,6 +111,10 @@ class GradR(Latent):
         """``w = s relu(s u)``."""
         return rectify(layer.state["latent"], layer.state["sign"])
 
+    def project_(self, layer: Layer) -> None:
+        """Let the kernel write where the network reads."""
+        rectify(layer.state["latent"], layer.state["sign"], out=layer.weight)
+
 
 def drag_(latent: Tensor, sign: Tensor, mu: float, pull: float | Tensor) -> None:
     """``u <- u - s sign(s u - mu) pull``."""
@@ -122,13 +126,14 @@ def drag_(latent: Tensor, sign: Tensor, mu: float, pull: float | Tensor) -> None
         latent.sub_(sign * torch.sign(latent * sign - mu) * pull)
 
 
-def rectify(latent: Tensor, sign: Tensor) -> Tensor:
-    """Return ``s relu(s u)``."""
-    if alike(latent, sign):
+def rectify(latent: Tensor, sign: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return ``s relu(s u)``, in `out` if given."""
+    out = torch.empty_like(latent) if out is None else out
+    if alike(latent, sign, out):
         from rewire.kernels import weights
 
-        return weights.rectify(latent, sign)
-    return (latent * sign).relu_().mul_(sign)
+        return weights.rectify(latent, sign, out)
+    return torch.mul((latent * sign).relu_(), sign, out=out)
 
 
 def refuse_sign_dependent(optimizer: Optimizer) -> None:

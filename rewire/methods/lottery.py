@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rewire.asked import asked
-from rewire.cut import SCOPES, wire
+from rewire.cut import SCOPES, sound, wire
 from rewire.errors import RewireError, check, check_word
 from rewire.method import Masked
 from rewire.targets import Layer
@@ -65,7 +65,7 @@ class Lottery(Masked):
         layers = self._layers  # one without a gradient now is pruned and rewound all the same
         scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
         part = ended / (self.rounds - 1)
-        masks = wire(layers, scores, lambda x: self.share(x) ** part, self.scope)
+        masks = wire(layers, sound(scores), lambda x: self.share(x) ** part, self.scope)
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)
         self.go_back()

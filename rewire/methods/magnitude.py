@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from rewire.asked import asked
-from rewire.cut import SCOPES, wire
+from rewire.cut import SCOPES, sound, wire
 from rewire.errors import check, check_word
 from rewire.method import Masked
 from rewire.schedules import cubic
@@ -60,6 +60,6 @@ class Magnitude(Masked):
         layers = self.everyone()
         # an absent synapse is weaker than any present one, even one of weight 0
         scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
-        masks = wire(layers, scores, lambda x: cubic(done, 1.0, self.share(x)), self.scope)
+        masks = wire(layers, sound(scores), lambda x: cubic(done, 1.0, self.share(x)), self.scope)
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)

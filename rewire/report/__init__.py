@@ -41,7 +41,7 @@ def write(
     where = Path(out)
     content = page.build(runs, title, refresh) if form == "html" else text.build(runs, title)
     with one_line(where), replacing(where) as file:
-        file.write(content.encode())
+        file.write(content.encode(errors="replace"))  # names of files may hold any bytes
     return runs
 
 

@@ -56,7 +56,7 @@ def hue(method: str) -> int:
 
 def series(run: Run, key: str, scale: float = 100.0) -> tuple[list[int], list[float]]:
     """Return (epochs, values) of a figure of the metrics; a value that is missing is left out."""
-    rows = [row for row in run.history if isinstance(row.get(key), int | float)]
+    rows = [row for row in run.curve if isinstance(row.get(key), int | float)]
     return [row["epoch"] for row in rows], [scale * row[key] for row in rows]
 
 
@@ -89,7 +89,7 @@ def training(runs: Sequence[Run]) -> Plot | None:
     data = [
         {"run": run.name, "label": run.label, **{k: row[k] for k in KEYS if k in row}}
         for run in good
-        for row in run.history
+        for row in run.curve
     ]
     several = len({run.knob for run in good if run.knob.startswith("α")}) > 1
     caption = (

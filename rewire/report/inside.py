@@ -88,9 +88,7 @@ def turnover(runs: Sequence[Run]) -> Plot | None:
         return None
     layer = heart(run)
     rows = [
-        (row["epoch"], row["layers"][layer])
-        for row in run.history
-        if layer in row.get("layers", {})
+        (row["epoch"], row["layers"][layer]) for row in run.curve if layer in row.get("layers", {})
     ]
 
     def draw(figure: Figure, theme: Theme) -> None:
@@ -108,7 +106,7 @@ def turnover(runs: Sequence[Run]) -> Plot | None:
 
     data = [
         {"epoch": row["epoch"], "layer": name, **counts}
-        for row in run.history
+        for row in run.curve
         for name, counts in row.get("layers", {}).items()
     ]
     caption = (

@@ -14,6 +14,7 @@ from rewire.rundir import CONFIG, ENV, METRICS, RunDir
 from rewire.traces import Traces
 
 DEPTH = 3  # folders below the one given in which runs are looked for
+POINTS = 1000  # epochs of a run that a curve shows at most
 
 
 @dataclass
@@ -36,6 +37,12 @@ class Run:
     def last(self) -> dict[str, Any]:
         """The line of the last epoch that was tested."""
         return next((row for row in reversed(self.history) if row["accuracy"] is not None), {})
+
+    @property
+    def curve(self) -> list[dict[str, Any]]:
+        """The lines to draw: all, or of a very long run evenly spaced ones up to the last."""
+        apart = -(-len(self.history) // POINTS) or 1
+        return self.history[(len(self.history) - 1) % apart :: apart]
 
     @property
     def state(self) -> str:
@@ -118,7 +125,7 @@ def load(path: str | Path) -> Run:
     try:
         env = json.loads((run.path / ENV).read_text("utf-8"))
         run.env = env if isinstance(env, dict) else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         problems.append(f"{ENV}: is missing or damaged")
     run.finished = folder.finished
     run.problem = "; ".join(problems)

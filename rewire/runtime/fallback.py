@@ -94,19 +94,20 @@ class Torch:
     def __init__(self, network: Network, exact: bool = True) -> None:
         self.network, self.exact = network, exact
         self.layers = [Linear(s) if len(s.shape) == 2 else Conv(s) for s in network.stages]
-        self.dense = [Dense(stage, "torch") for stage in network.stages]
+        places = zip(network.stages, network.geometry, strict=True)
+        self.dense = [Dense(stage, place, "torch") for stage, place in places]
 
-    def layer(self, number: int, x: Tensor, batch: int) -> Tensor:
+    def layer(self, number: int, x: Tensor) -> Tensor:
         """Return the currents of ``[maps, planes, ...]``, densely where that is quicker."""
-        share = float(x.ne(0).sum()) / x[:, 0].numel()
-        if not self.exact and batch > 1 and self.dense[number].wins(len(x), share):
-            return self.dense[number](x)
+        share, dense = float(x.ne(0).sum()) / x[:, 0].numel(), self.dense[number]
+        if not self.exact and dense.wins(len(x), share, planes=x.shape[1]):
+            return dense(x)
         return self.layers[number](x)
 
     @torch.no_grad()
     def current(self, images: np.ndarray) -> np.ndarray:
         """Return what the first layer makes of images ``[batch, *input_shape]``."""
-        return self.layer(0, torch.from_numpy(images).unsqueeze(1), len(images)).numpy()
+        return self.layer(0, torch.from_numpy(images).unsqueeze(1)).numpy()
 
     def rest(self, batch: int) -> list[np.ndarray]:
         """Return a state before the first step."""
@@ -127,7 +128,7 @@ class Torch:
         x = torch.from_numpy(current).expand(steps, *current.shape)
         for number, stage in enumerate(self.network.stages):
             if number:
-                x = self.layer(number, x.flatten(0, 1), len(current)).unflatten(0, (steps, -1))
+                x = self.layer(number, x.flatten(0, 1)).unflatten(0, (steps, -1))
             if stage.neuron is not None:
                 x = fire(stage, x, state[number])
                 if seen:

@@ -30,9 +30,10 @@ def read_images(
     try:
         pixels = read_array(path) if path.suffix == ".npy" else read_picture(path)
     except (OSError, ValueError, SyntaxError) as error:
-        reason = " ".join(str(error).split())[:80]
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())[:80]
         raise RewireError(f"{source}: cannot be read ({reason})") from None
     images = fit(pixels, runtime.network.input_shape)
+    check(len(images) > 0, "input", source, "at least one image")
     return (runtime.normalise(images) if not images.is_floating_point() else images.float()), None
 
 

@@ -169,17 +169,27 @@ void rewire_fire(const layer_t *l, const float *current, float *state, uint16_t 
 
 typedef void add_t(const layer_t *, int64_t, const uint16_t *, float *, int64_t);
 
+typedef float four_t __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t bits_t __attribute__((vector_size(16)));
+
+/* Four lanes make a vector on most machines; the compiler splits it where they do not. */
 static void add_portable(const layer_t *l, int64_t channel, const uint16_t *masks, float *current,
                          int64_t vectors)
 {
-    for (int64_t j = l->start[channel]; j < l->start[channel + 1]; j++) {
-        const float w = l->weight[j];
-        for (int64_t p = 0; p < l->planes; p++) {
-            const uint16_t *m = masks + p * l->plane_words + l->offset[j];
-            for (int64_t v = 0; v < vectors; v++)
-                for (unsigned bits = m[v]; bits; bits &= bits - 1)
-                    current[v * LANES + __builtin_ctz(bits)] += w;
+    const bits_t first = {1, 2, 4, 8};
+    const bits_t lane[] = {first, first << 4, first << 8, first << 12};
+    for (int64_t v = 0; v < vectors; v++) {
+        four_t *at = (four_t *)(current + v * LANES), sum[] = {at[0], at[1], at[2], at[3]};
+        for (int64_t j = l->start[channel]; j < l->start[channel + 1]; j++) {
+            const bits_t w = (bits_t)(l->weight[j] + (four_t){0});
+            for (int64_t p = 0; p < l->planes; p++) {
+                const bits_t bits = masks[p * l->plane_words + l->offset[j] + v] + (bits_t){0};
+                for (int k = 0; k < 4; k++)
+                    sum[k] += (four_t)(((bits & lane[k]) == lane[k]) & w);
+            }
         }
+        for (int k = 0; k < 4; k++)
+            at[k] = sum[k];
     }
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from rewire.errors import check
 from rewire.export.structure import Geometry, Pool, Shape, Stage
@@ -47,7 +48,7 @@ class Layer:
 
     def __init__(self, stage: Stage, place: Geometry, planes: int, path: str) -> None:
         self.stage, self.place, self.planes = stage, place, planes
-        self.dense = Dense(stage, path)
+        self.dense = Dense(stage, place, path)
         channels, height, width = image_shape(place.neurons)
         self.row_words = words(width)
         self.vectors = height * self.row_words
@@ -92,9 +93,9 @@ class Layer:
     def lay_out(self, currents: torch.Tensor) -> Floats:
         """Return torch's currents ``[maps, *neurons]`` with rows of whole words."""
         channels, height, width = image_shape(self.place.neurons)
-        rows = np.zeros((len(currents), channels, height, self.row_words * LANES), np.float32)
-        rows[..., :width] = currents.numpy().reshape(-1, channels, height, width)
-        return rows.reshape(len(rows), -1)
+        rows = currents.reshape(-1, channels, height, width)
+        rows = functional.pad(rows, (0, self.row_words * LANES - width))
+        return rows.flatten(1).numpy()
 
     def pool(self, library: Any, spikes: Words) -> Words:
         """Return ``[batch, steps, plane * word]`` after the stage's pooling."""

@@ -87,7 +87,7 @@ def choose(path: str | None, library: ctypes.CDLL | None) -> str:
     """Return `path` if it is there, or the quickest one."""
     present = paths(library)
     if path is not None and path not in present:
-        raise unknown("path", path, present)
+        raise unknown("kernels", path, present)
     return path or present[0]
 
 

@@ -32,10 +32,10 @@ def from_nir(source: Any, *, time_steps: int = 8, dt: float = nir.DT, **options:
 
 
 class Runtime:
-    """A network on the CPU; all `kernels` (avx512, avx2, portable, torch) give the same spikes.
+    """A network on the CPU; `kernels` are avx512, avx2, portable or torch.
 
-    A batch beyond 1 may go through dense torch where that is quicker, which adds in another order;
-    `exact` forbids it, and then spikes depend neither on the batch nor on the kernels.
+    Stages go through dense torch where that is quicker, which adds in another order; `exact`
+    forbids it, and then spikes depend neither on the batch nor on the kernels.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Runtime:
         With `early_exit` an image is done once its best class leads by more than `early_exit` x
         the steps left. At 1 no answer of a spiking readout can change; below, some may.
         """
-        if early_exit is None:
-            return self(images).mean(0).argmax(1)
         return self.decide(images, early_exit)[0]
 
-    def decide(self, images: Tensor, early_exit: float) -> tuple[Tensor, Tensor]:
+    def decide(self, images: Tensor, early_exit: float | None = None) -> tuple[Tensor, Tensor]:
         """Return the class of each image and the time steps that it took."""
-        check(early_exit >= 0, "early_exit", early_exit, "at least 0")
         steps = self.network.time_steps
+        if early_exit is None:
+            return self(images).mean(0).argmax(1), torch.full((len(images),), steps)
+        check(early_exit >= 0, "early_exit", early_exit, "at least 0")
         stream, scores = self.stream(len(images)), torch.zeros(len(images), self.classes)
         taken, open_ = torch.full((len(images),), steps), torch.arange(len(images))
         current = self.engine.current(as_input(self.network, images))
@@ -156,8 +156,8 @@ class Stream:
 
 def as_input(network: Network, images: Tensor) -> NDArray[np.float32]:
     """Return images as the engines take them, if they fit."""
-    shape = tuple(images.shape)
-    check(shape[1:] == network.input_shape, "images", shape, f"[batch, *{network.input_shape}]")
+    shape, sizes = tuple(images.shape), ", ".join(map(str, network.input_shape))
+    check(shape[1:] == network.input_shape, "images", shape, f"[batch, {sizes}]")
     check(len(images) > 0, "images", shape, "at least one")
     array = np.ascontiguousarray(images.detach().cpu().float().numpy())
     check(bool(np.isfinite(array).all()), "images", "nan or infinity", "finite")

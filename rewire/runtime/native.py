@@ -23,7 +23,7 @@ CHUNK = 2**22  # bytes of shifted spikes at once: about what stays in the cache
 class Native:
     """A network on one of the C paths; `current`, `rest` and `run` are what a `Runtime` needs.
 
-    Unless `exact`, stages of batches beyond 1 are computed densely where that is quicker.
+    Unless `exact`, stages are computed densely where that is quicker.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Native:
     def current(self, images: Floats) -> Floats:
         """Return what the first layer makes of images ``[batch, *input_shape]``."""
         first, batch = self.layers[0], len(images)
-        if not self.exact and batch > 1 and first.dense.wins(batch, 1.0, pixels=True):
+        if not self.exact and first.dense.wins(batch, 1.0, pixels=True):
             share = np.count_nonzero(images) / images.size
             if first.dense.wins(batch, share, pixels=True):
                 return first.lay_out(first.dense(torch.from_numpy(images).unsqueeze(1)))
@@ -62,24 +62,20 @@ class Native:
     def run(self, current: Floats, steps: int, state: State, seen: Seen | None = None) -> Floats:
         """Advance `steps`; return the outputs ``[steps, batch, outputs]``."""
         largest = max(layer.bytes for layer in self.layers)
-        size, exact = len(current), self.exact or len(current) == 1
+        size = len(current)
         if seen is None and largest:
             size = max(1, CHUNK // (steps * largest))
         parts = []
         for begin in range(0, len(current), size):
             here = slice(begin, begin + size)
-            parts.append(self._run(current[here], steps, [u[here] for u in state], exact, seen))
+            parts.append(self._run(current[here], steps, [u[here] for u in state], seen))
         return np.concatenate(parts, 1)
 
-    def _run(
-        self, current: Floats, steps: int, state: State, exact: bool, seen: Seen | None
-    ) -> Floats:
+    def _run(self, current: Floats, steps: int, state: State, seen: Seen | None) -> Floats:
         x: Any = None
         for number, (layer, u) in enumerate(zip(self.layers, state, strict=True)):
-            if number and not exact and self._dense_wins(layer, x):
-                x = layer.densely(self.library, x, u)
-            elif number:
-                x = layer.spiking(self.library, x, u, self.each)
+            if number:
+                x = self.advance(layer, x, u)
             elif layer.stage.neuron is None:
                 x = np.repeat(current[:, None], steps, 1)
             else:
@@ -90,13 +86,21 @@ class Native:
             x = layer.pool(self.library, x)
         return self._outputs(x).swapaxes(0, 1)
 
+    def advance(self, layer: Conv | Linear, x: Words, state: Floats) -> Any:
+        """Return what a layer makes of spikes, densely where that is quicker."""
+        if not self.exact and self._dense_wins(layer, x):
+            return layer.densely(self.library, x, state)
+        return layer.spiking(self.library, x, state, self.each)
+
     def _dense_wins(self, layer: Conv | Linear, x: Words) -> bool:
-        """Count spikes only where many of them could make dense work quicker."""
-        maps = math.prod(x.shape[:2])
-        if not layer.dense.wins(maps, layer.planes):
-            return False
+        """Count spikes only where their number decides."""
+        maps, planes = math.prod(x.shape[:2]), layer.planes
+        none, most = (layer.dense.wins(maps, share, planes=planes) for share in (0, planes))
+        if none == most:
+            return most
         spikes = np.count_nonzero(np.unpackbits(x.view(np.uint8)).view(bool))
-        return layer.dense.wins(maps, spikes / (maps * math.prod(layer.place.inputs)))
+        share = spikes / (maps * math.prod(layer.place.inputs))
+        return layer.dense.wins(maps, share, planes=planes)
 
     def _outputs(self, x: Any) -> Floats:
         count = self.network.stages[-1].shape[0]

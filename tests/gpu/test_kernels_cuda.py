@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
-from rewire import kernels
+from rewire import cut, kernels
 from rewire.kernels import fuse, ops
 from rewire.models import Spiking, build, excite_
 from rewire.neurons import LIF
@@ -85,6 +85,25 @@ def test_more_currents_than_32_bits_can_count():
     assert spikes[:, 0].tolist() == [0, 1] * 2  # m = 0.75, then 1.125
     assert bool(spikes[:, -1].all())
     assert bool((spikes[-1, :-1] == 1).all())
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("values", ["many", "tied", "equal"])
+def test_selection_of_the_real_size_waits_for_nothing(values):
+    """More than the programs can count in one set of bytes."""
+    torch.manual_seed(3)
+    scores = torch.randn(150_000_001, device="cuda")
+    scores = {"many": scores, "tied": (9 * scores).round(), "equal": torch.ones_like(scores)}[
+        values
+    ]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        mask = cut.strongest(scores, 7_000_000)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    kernels.use("torch")
+    assert mask.sum() == 7_000_000
+    assert torch.equal(mask, cut.strongest(scores, 7_000_000))
 
 
 def test_auto_takes_the_kernels():

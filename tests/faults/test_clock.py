@@ -1,0 +1,44 @@
+"""The clock of the wall may jump: nothing but the words on a page depends on it."""
+
+import os
+import time
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+import pytest
+from trainer import config, network
+
+import rewire
+from rewire.rundir import RunDir
+from rewire.train import Step, fit
+
+FAR = 4_000_000_000  # in the year 2096
+
+
+def test_a_run_does_not_notice_that_the_clock_jumps(tmp_path, monkeypatch, faults):
+    def touch(run, moment):
+        for path in (tmp_path / run).iterdir():
+            os.utime(path, (moment, moment))
+
+    def stop(event):
+        if isinstance(event, Step) and event.step == 7:
+            raise KeyboardInterrupt
+
+    fit(config(), tmp_path / "whole")
+    jumps = (FAR * (n % 2) for n in count())
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    for run, moment in (("future", FAR), ("past", 0)):
+        with pytest.raises(KeyboardInterrupt):
+            fit(config(tensorboard=True), tmp_path / run, progress=stop)
+        touch(run, moment)
+        fit(config(), tmp_path / run, resume=True)
+        assert network(tmp_path / run) == network(tmp_path / "whole")
+        assert all(row["seconds"] > 0 for row in RunDir(tmp_path / run).history())
+    assert datetime.now().year < 2096
+    faults("clock jumps", 2, 2)
+
+
+def test_durations_are_taken_from_a_clock_that_only_goes_forward():
+    files = Path(rewire.__file__).parent.rglob("*.py")
+    assert [path for path in files if "time.time(" in path.read_text()] == []

@@ -1,0 +1,55 @@
+"""Long runs: memory and open files stay flat; metrics and report keep working."""
+
+import json
+import time
+
+import pytest
+from trainer import code, config, soak
+
+from rewire.report import write
+from rewire.rundir import RunDir
+from rewire.train import fit
+
+
+@pytest.mark.parametrize("epochs", [300, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_many_epochs_leak_nothing(tmp_path, figure, epochs):
+    assert code(soak, epochs, tmp_path / "figures") == 0
+    memory, files, seconds = zip(*json.loads((tmp_path / "figures").read_text()), strict=True)
+    assert len(memory) == epochs
+    first, part = 200, epochs // 10
+    growth = max(memory[first:]) / memory[first] - 1
+    assert growth < 0.02
+    assert len(set(files[first:])) == 1
+    early, late = (sorted(times)[part // 2] for times in (seconds[first:][:part], seconds[-part:]))
+    figure(
+        f"{epochs} epochs: memory {growth:+.2%} after epoch {first}, {files[-1]} open files "
+        f"throughout, median epoch {1e3 * early:.1f} ms early, {1e3 * late:.1f} ms late"
+    )
+
+
+def timed(action):
+    begin = time.perf_counter()
+    return action(), time.perf_counter() - begin
+
+
+@pytest.mark.parametrize("lines", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_metrics_and_report_of_a_long_run(tmp_path, figure, lines):
+    fit(config(), tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    rows = run.history()
+    with (run.path / "metrics.jsonl").open("w") as file:
+        for epoch in range(1, lines + 1):
+            file.write(json.dumps({**rows[epoch % 3], "epoch": epoch}) + "\n")
+    history, reading = timed(run.history)
+    assert len(history) == lines
+    _, adding = timed(lambda: run.append({**rows[-1], "epoch": lines + 1}))
+    kept, cutting = timed(lambda: run.cut(lines))
+    assert kept == run.history() == history
+    _, drawing = timed(lambda: write([run.path], tmp_path / "page.html"))
+    size = (tmp_path / "page.html").stat().st_size
+    assert size < 2_000_000
+    assert f'"epoch":{lines},' in (tmp_path / "page.html").read_text(), "the last epoch is drawn"
+    figure(
+        f"{lines} lines of metrics: read in {reading:.2f} s, one added in {1e3 * adding:.1f} ms, "
+        f"cut in {cutting:.2f} s; report in {drawing:.2f} s, {size / 1e6:.2f} MB"
+    )

@@ -1,0 +1,28 @@
+"""Where there is no GPU, a CUDA graph is none; what it does on one is in `gpu/`."""
+
+import pytest
+import torch
+
+from rewire.config import Config
+from rewire.errors import RewireError
+from rewire.ranks import Ranks
+from rewire.training import prepare
+
+
+def test_on_a_cpu_the_field_changes_nothing():
+    losses = []
+    for graph in (False, True):
+        training = prepare(Config(method="dense", time_steps=2, device="cpu", graph=graph))
+        images, labels = next(training.train.epoch(0))
+        losses.append([training.step(images, labels) for _ in range(2)])
+    assert torch.equal(torch.stack(losses[0]), torch.stack(losses[1]))
+
+
+def test_what_does_not_go_with_it_is_refused():
+    with pytest.raises(RewireError, match="graph: True is not allowed.*together with compile"):
+        Config(graph=True, compile=True)
+    with pytest.raises(RewireError, match="graph: True is not allowed.*several ranks"):
+        prepare(Config(graph=True, device="cpu"), ranks=Ranks(world=2))
+    config = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
+    with pytest.raises(RewireError, match="graph: True is not allowed.*budget watches"):
+        prepare(config)
