@@ -1,13 +1,17 @@
 """The connectivity asked for is the one reached, whatever the method, the length and the share."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from rewire import METHODS
+from rewire.config import Config
 from rewire.data import load
 from rewire.models import MODELS, build
+from rewire.train import fit
 
 EXACT = ("magnitude", "set", "rigl", "deepr", "lottery", "admm", "budget")
 STEERED = ("gradr", "stds", "upr")
@@ -60,10 +64,8 @@ def least(share, mask):
     return max(1, int(FLOOR * share * mask.numel()))
 
 
-@pytest.mark.parametrize(("share", "steps"), RUNS)
-@pytest.mark.parametrize("name", [*EXACT, *STEERED])
-def test_a_run_of_any_length_ends_at_the_asked_share(name, share, steps, digits):
-    masks = train(METHODS[name](connectivity=share), steps, digits)
+def meets(name, share, masks):
+    """Hold the masks to what is promised."""
     asked = share * sum(mask.numel() for mask in masks)
     reached = sum(int(mask.sum()) for mask in masks)
     if name == "deepr":  # keeps its share in every layer
@@ -73,6 +75,34 @@ def test_a_run_of_any_length_ends_at_the_asked_share(name, share, steps, digits)
     else:
         assert abs(reached - asked) <= max(2, 0.02 * asked)
     assert all(int(mask.sum()) >= least(share, mask) for mask in masks)
+
+
+@pytest.mark.parametrize(("share", "steps"), RUNS)
+@pytest.mark.parametrize("name", [*EXACT, *STEERED])
+def test_a_run_of_any_length_ends_at_the_asked_share(name, share, steps, digits):
+    meets(name, share, train(METHODS[name](connectivity=share), steps, digits))
+
+
+@pytest.fixture(scope="module")
+def mnist():
+    """Real images, 10 steps an epoch."""
+    data = load("mnist")
+    few = {"train_images": data.train_images[:1280], "train_labels": data.train_labels[:1280]}
+    return replace(
+        data, **few, test_images=data.test_images[:500], test_labels=data.test_labels[:500]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [3, 12, 40])
+@pytest.mark.parametrize("share", [0.25, 0.05, 0.01])
+@pytest.mark.parametrize("name", [*EXACT, *STEERED])
+def test_on_mnist_too(name, share, epochs, mnist):
+    config = Config(
+        dataset="mnist", method=name, epochs=epochs, batch_size=128, time_steps=2, threads=1,
+        init="firing", test_every=epochs, options={"connectivity": share},
+    )  # fmt: skip
+    meets(name, share, list(fit(config, data=mnist).masks.values()))
 
 
 @pytest.mark.parametrize("name", [*EXACT, *STEERED])
