@@ -105,17 +105,6 @@ def test_layers_without_gradient_of_one_weight_and_of_zeros_are_cut_too():
     assert model["idle"].weight.tolist() == [[0.0, 0.0, 0.0, 4.0]]
 
 
-def test_a_layer_may_have_a_share_of_its_own():
-    task = Task(6, 5, 3)
-    optimizer = torch.optim.SGD(task.weights, lr=0.1)
-    method = Admm(connectivity=0.2)
-    method.attach(task.model, optimizer, total_steps=4, targets={"layers.0": 0.5, "layers.1": 0.4})
-    for step in range(4):
-        task.backward(step)
-        optimizer.step()
-    assert [int(m.sum()) for m in method.finish().values()] == [15, 6]
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("connectivity", 0.0), ("rho", -1.0), ("begin", 1.0), ("harden", 0.1), ("every", 0)],

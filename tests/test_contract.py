@@ -125,6 +125,15 @@ def absent_are_zero(run, masks):
     return all(bool((run.weights[name][~mask] == 0).all()) for name, mask in masks.items())
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["budget", "magnitude", "rigl", "set", "stds"])
+def test_everything_kept_is_dense_training_bit_for_bit(name, optimizer):
+    """Other methods pull, divide or rewind even where nothing is to go."""
+    case = Case(connectivity=1.0, optimizer=optimizer)
+    kept, dense = (Run(each, case).step(TOTAL) for each in (name, "dense"))
+    assert all(map(torch.equal, kept.model.parameters(), dense.model.parameters()))
+
+
 @EVERY
 @few(8)
 @given(case=cases)

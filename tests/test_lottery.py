@@ -87,17 +87,6 @@ def test_a_layer_without_gradient_and_zero_weights_are_pruned_and_rewound_too():
     method.finish()
 
 
-def test_a_layer_may_have_a_share_of_its_own():
-    task = Task(6, 5, 3)
-    optimizer = torch.optim.SGD(task.weights, lr=0.1)
-    method = Lottery(connectivity=0.2, rounds=2)
-    method.attach(task.model, optimizer, total_steps=4, targets={"layers.0": 0.5, "layers.1": 0.4})
-    for step in range(4):
-        task.backward(step)
-        optimizer.step()
-    assert [int(m.sum()) for m in method.finish().values()] == [15, 6]
-
-
 def test_rounds_that_do_not_fit_and_an_early_end_are_refused():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)

@@ -1,7 +1,5 @@
 """Threshold pruning against a loop in plain Python; its two forms, its ends."""
 
-import copy
-
 import pytest
 import torch
 from reference import Task, Twin, agrees, compete, path, pull, row, strongest
@@ -111,30 +109,6 @@ def test_zero_weights_count_and_a_layer_keeps_its_last_synapse():
         [[True, False, False, False]],
         [[True]],
     ]
-
-
-def test_a_layer_may_have_a_share_of_its_own():
-    task = Task(6, 5, 3)
-    optimizer = torch.optim.SGD(task.weights, lr=0.1)
-    method = Magnitude(connectivity=0.2)
-    method.attach(task.model, optimizer, total_steps=4, targets={"layers.0": 0.5, "layers.1": 0.4})
-    for step in range(4):
-        task.backward(step)
-        optimizer.step()
-    assert [int(m.sum()) for m in method.masks().values()] == [15, 6]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_everything_kept_is_dense_training_bit_for_bit(kind):
-    task = Task(6, 5, 3, dtype=torch.float32)
-    dense = copy.deepcopy(task)
-    optimizer, plain = kind(task.weights, lr=0.02), kind(dense.weights, lr=0.02)
-    Magnitude(connectivity=1.0, every=1).attach(task.model, optimizer, total_steps=20)
-    for step in range(20):
-        for each, mover in ((task, optimizer), (dense, plain)):
-            each.backward(step)
-            mover.step()
-    assert all(map(torch.equal, task.weights, dense.weights))
 
 
 @pytest.mark.parametrize(

@@ -196,17 +196,6 @@ def test_all_gates_kept_open_end_dense():
     assert all(w.all() for w in task.weights)
 
 
-def test_a_layer_may_have_a_share_of_its_own():
-    task = Task(6, 5, 3)
-    optimizer = torch.optim.SGD(task.weights, lr=0.1)
-    method = Upr(connectivity=0.2)
-    method.attach(task.model, optimizer, total_steps=4, targets={"layers.0": 0.5, "layers.1": 0.4})
-    for step in range(4):
-        task.backward(step)
-        optimizer.step()
-    assert [int(m.sum()) for m in method.finish().values()] == [15, 6]
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
