@@ -45,8 +45,8 @@ def train(point: Point, runs: Path, start: Path | None, flags: list[str]) -> Pat
     run = runs / f"budget-{point.connectivity:g}"
     words = ["--preset", "cifar10-fast", "--connectivity", f"{point.connectivity:g}", *flags]
     if start:
-        begin = RunDir.open(start).history()[-1]["connectivity"]
-        words += ["--start", str(start), "--begin", f"{begin:g}"]
+        first = RunDir.open(start).history()[-1]["connectivity"]
+        words += ["--start", str(start), "--first", f"{first:g}"]
     command = [sys.executable, "-m", "rewire", "train", *words, "--out", str(run)]
     subprocess.run(command, check=True)
     return run

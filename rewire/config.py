@@ -78,7 +78,9 @@ class Config:
     teacher: str = setting("", "run directory of a trained network to learn from as well")
     teacher_weight: float = setting(0.5, "share of the teacher's lesson in the loss", bound=SHARE)
     start: str = setting("", "run directory of a trained network whose weights to begin with")
-    augment: tuple[str, ...] = setting((), "comma list such as crop:4,flip,cutout:8,shift:1")
+    augment: tuple[str, ...] = setting(
+        (), "list of crop:4 shift:1 flip cutout:8 affine colour cutmix"
+    )
     time_steps: int = setting(8, "time steps an image is shown", bound=between(1, 10_000))
     early_time_steps: int = setting(
         0, "time steps in the early part; 0: no such part", bound=between(0, 10_000)
@@ -96,9 +98,7 @@ class Config:
     precision: str = setting("fp32", "arithmetic", words=("fp32", "bf16"))
     channels_last: bool = setting(False, "memory layout of images and convolutions")
     compile: bool = setting(False, "use torch.compile")
-    graph: bool = setting(
-        False, "capture forward and backward as a CUDA graph; nothing changes on a CPU"
-    )
+    graph: bool = setting(False, "capture forward and backward as a CUDA graph; not used on a CPU")
     sync_batchnorm: bool = setting(
         False, "BatchNorm statistics over all ranks of torchrun, on GPUs; without fused kernels"
     )

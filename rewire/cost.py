@@ -53,7 +53,7 @@ class Uses:
 
     def settle(self, layers: Sequence[Layer]) -> None:
         """Write ``layer.state["cost"]`` from what was seen; stop watching if one look is enough."""
-        if not self.hooks:
+        if not self.hooks or not self.seen:
             return
         uses = [self.seen.get(layer.name, 1) for layer in layers]
         sizes = [layer.weight.numel() for layer in layers]

@@ -63,7 +63,7 @@ def plan(
     datasets: Iterable[str], methods: Iterable[str], shares: Sequence[float], seeds: int
 ) -> list[Job]:
     """Return the jobs, the first seed of everything before the second; dense needs no share."""
-    check(seeds >= 1, "seeds", seeds, "1 or more")
+    check(1 <= seeds <= 10_000, "seeds", seeds, "1 to 10,000")
     for share in shares:
         check(0 < share <= 1, "connectivity", share, "in (0, 1]")
     shares = [float(f"{share:g}") for share in shares]  # as a job's name tells it

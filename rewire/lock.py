@@ -18,8 +18,8 @@ from rewire.rundir import LOCK, one_line
 
 
 @contextmanager
-def held(folder: Path, work: str, patience: float = 0.0) -> Iterator[int]:
-    """Hold `folder` against another such `work`; who inherits the descriptor holds it too.
+def held(folder: Path, work: str, patience: float = 0.0) -> Iterator[None]:
+    """Hold `folder` against another such `work`.
 
     Waits up to `patience` seconds for the one that holds it now.
     """
@@ -29,7 +29,7 @@ def held(folder: Path, work: str, patience: float = 0.0) -> Iterator[int]:
             raise RewireError(f"{folder}: another {work} is at work there{_holder(path)}")
         time.sleep(0.1)
     try:
-        yield lock
+        yield
     finally:
         with suppress(OSError):  # gone or read-only: then it is someone else's worry
             path.unlink()  # while it is still ours

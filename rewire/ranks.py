@@ -258,6 +258,8 @@ def _in_touch(rank: int) -> Iterator[None]:
     """Say in a line that a rank is gone; torch says it in several, each backend in its own."""
     try:
         yield
+    except ValueError as error:  # half of torchrun's variables
+        raise RewireError(f"RANK and WORLD_SIZE are set, but not by torchrun: {error}") from None
     except RuntimeError as error:
         raise Lost(
             f"rank {rank}: another rank has ended, or does not answer for "

@@ -197,7 +197,7 @@ class Training:
         if len(rngs) != self.ranks.world:
             raise RewireError(
                 f"ranks: {self.ranks.world} cannot go on with what {len(rngs)} have saved, since "
-                f"sums and random numbers differ; start torchrun with {len(rngs)} in all"
+                f"sums and random numbers differ; start it with {len(rngs)} in all"
             )
         self.place = Place(**state["place"])
         self.model.load_state_dict(state["model"])
@@ -223,6 +223,8 @@ def prepare(
     enough = f"at least the number of ranks, {ranks.world}"
     check(config.batch_size >= ranks.world, "batch_size", config.batch_size, enough)
     check(ranks.alone or not config.graph, "graph", True, "false for several ranks")
+    firing = config.options.get("cost") == "synops"  # each rank would see its own
+    check(ranks.alone or not firing, "cost", "synops", "weights or synapses for several ranks")
     data = data or datasets.load(config.dataset, config.data_dir or None)
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)

@@ -243,6 +243,17 @@ def test_a_mixed_label_is_the_share_of_pixels():
     assert len(seen) > 6, "parts of many sizes"
 
 
+@pytest.mark.parametrize("parts", [2, 3, 4, 7])
+def test_parts_of_a_batch_are_mixed_as_the_whole(parts):
+    feed = numbered(35, batch_size=20, drop_last=False, augment=("cutmix:1",))
+    for number, whole in enumerate(feed.epoch(0)):
+        found = []
+        for i in range(parts):
+            part = feed.epoch(0, number, lambda n, i=i: slice(n * i // parts, n * (i + 1) // parts))
+            found.append(next(part))
+        assert all(map(torch.equal, whole, map(torch.cat, zip(*found, strict=True))))
+
+
 def test_mixed_patches_cover_their_range():
     patches = augment.draw_patches(20_000, (8, 12), torch.Generator().manual_seed(0), 0.5)
     height, width = (patches[:, 2:] - patches[:, :2]).unbind(1)

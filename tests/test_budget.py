@@ -53,7 +53,7 @@ def test_equals_its_twin(kind, scope, fixed, balance):
 def test_a_sparse_start_begins_with_the_strongest_and_ends_exactly():
     layer = row(0.5, -0.3, 0.2, 0.1, 0.4, 0.0, 0.0, 0.0)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Budget(connectivity=0.25, begin=0.5, ramp=1.0, every=1)
+    method = Budget(connectivity=0.25, first=0.5, ramp=1.0, every=1)
     method.attach(layer, optimizer, total_steps=4)
     counts = [int(method.masks()["weight"].sum())]
     assert method.masks()["weight"].tolist() == [[True, True, True, False, True] + 3 * [False]]
@@ -78,8 +78,9 @@ def test_by_hand():
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.5, 0.0, 0.0])
 
 
+@pytest.mark.parametrize("first", [1.0, 0.9])
 @pytest.mark.parametrize("cost", ["weights", "synapses", "synops"])
-def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost):
+def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost, first):
     """A convolution is used at 16 places, half of its inputs being silent; a row once."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -87,7 +88,14 @@ def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost):
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     method = Budget(
-        connectivity=0.5, ramp=0.5, every=1, balance=0.0, floor=0.0, cost=cost, price=0.5
+        connectivity=0.5,
+        ramp=0.5,
+        every=1,
+        balance=0.0,
+        floor=0.0,
+        first=first,
+        cost=cost,
+        price=0.5,
     )
     method.attach(model, optimizer, total_steps=2)
     image = torch.ones(1, 2, 4, 4)

@@ -38,14 +38,17 @@ def test_one_dimension_and_a_transposed_convolution_that_reads_each_input_once()
 
 
 def test_hooks_are_gone_after_one_look_and_a_layer_never_seen_counts_once():
-    model = nn.Sequential(nn.Conv2d(1, 1, 3), nn.Linear(6, 6))
+    model = nn.Sequential(nn.Conv2d(1, 1, 3), nn.Linear(9, 1))
     uses, cost, layers = watched(model)
-    assert list(cost.values()) == [1.0, 1.0]
+    assert list(cost.values()) == [1.0, 1.0], "nothing has been seen yet"
+    model[0](torch.randn(1, 1, 4, 4))
+    uses.settle(layers)
+    assert [layer.state["cost"].item() for layer in layers] == pytest.approx([1.6, 0.4])
     assert not uses.hooks
     assert not any(module._forward_hooks for module in model)
-    model(torch.randn(1, 1, 8, 8))
+    model[0](torch.randn(1, 1, 8, 8))
     uses.settle(layers)
-    assert layers[0].state["cost"].item() == 1.0
+    assert layers[0].state["cost"].item() == pytest.approx(1.6)
 
 
 def test_only_inputs_that_fire_count_in_training_passes_that_are_looked_at():

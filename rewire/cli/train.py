@@ -94,7 +94,7 @@ def refuse_with_resume(given: dict[str, Any]) -> None:
     free = [key for key, rule in settings().items() if rule.metadata.get("free")]
     for key, value in given.items():
         if value is not None and key not in free:
-            flags = ", ".join(map(flag, free))
+            flags = ", ".join(flag(key) for key in free if key != "threads")  # must be the same
             raise RewireError(f"{flag(key)}: not together with --resume, which takes only {flags}")
 
 

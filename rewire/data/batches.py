@@ -83,16 +83,20 @@ class Batches:
         ]
         for index in range(start, len(self)):
             first = index * self.batch_size
-            wanted = part(min(self.batch_size, count - first))
-            here = slice(first + (wanted.start or 0), first + wanted.stop)
-            if here.start == here.stop:
+            length = min(self.batch_size, count - first)
+            wanted = part(length)
+            low, high = wanted.start or 0, wanted.stop
+            if low == high:
                 continue
+            even = low - low % 2  # partners of `cutmix` stay together, whatever the part
+            here = slice(first + even, first + min(length, high + high % 2))
             images, labels = self.images[order[here]], self.labels[order[here]]
             for apply, parameters in drawn:
                 images = apply(images, parameters[here])
                 if apply is cutmix:
                     labels = mixed(labels, parameters[here], size, self.classes)
-            yield self._normalise(images), labels
+            kept = slice(low - even, high - even)
+            yield self._normalise(images[kept]), labels[kept]
 
     def _normalise(self, images: Tensor) -> Tensor:
         images = images.float().sub(self._mean).div_(self._std)

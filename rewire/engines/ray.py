@@ -101,7 +101,7 @@ def connected(address: str | None) -> Iterator[Any]:
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (OSError, RuntimeError, ValueError) as error:
-        raise RewireError(f"--engine ray: no cluster: {one_line(error)}") from None
+        raise RewireError(f"--engine ray: no cluster: {in_one_line(error)}") from None
     try:
         yield ray
     finally:
@@ -143,11 +143,11 @@ def failure(ray: Any, ended: Any) -> str | None:
         cause = error.cause
         if isinstance(cause, Killed):
             return f"{cause}, and so were {RETRIES} retries"
-        return one_line(f"{type(cause).__name__}: {cause}")
+        return in_one_line(f"{type(cause).__name__}: {cause}")
     except ray.exceptions.RayError as error:
         return f"its Ray worker died ({type(error).__name__}), and so did {RETRIES} retries"
 
 
-def one_line(text: object) -> str:
+def in_one_line(text: object) -> str:
     """Return what Ray says in a line."""
     return " ".join(str(text).split())

@@ -23,7 +23,7 @@ class Budget(Latent):
 
     ``w = u where |u| is among the count(progress) strongest of all layers, else 0``, and u moves
     with dL/dw whether its synapse is present or not: an absent one returns, with either sign, as
-    soon as it outgrows a present one. The count follows ``c + (b - c)(1 - x)^3``, b being `begin`
+    soon as it outgrows a present one. The count follows ``c + (b - c)(1 - x)^3``, b being `first`
     and x from 0 to 1 at `ramp`, exactly, and is `connectivity` from there on.
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
@@ -35,7 +35,7 @@ class Budget(Latent):
     name = "budget"
 
     connectivity: float = asked(0.05)
-    begin: float = field(
+    first: float = field(
         default=1.0, metadata={"help": "share of synapses at first; less for a sparse start"}
     )
     ramp: float = field(
@@ -62,7 +62,7 @@ class Budget(Latent):
     price: float = field(default=0.1, metadata={"help": "exponent of the cost"})
 
     def __post_init__(self) -> None:
-        check(0 < self.begin <= 1, "begin", self.begin, "in (0, 1]")
+        check(0 < self.first <= 1, "first", self.first, "in (0, 1]")
         check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
         check(self.ramp <= self.fixed <= 1, "fixed", self.fixed, "in [ramp, 1]")
         check(self.every >= 1, "every", self.every, "1 or more")
@@ -84,7 +84,7 @@ class Budget(Latent):
                 layer.state["cost"] = layer.weight.new_ones(())
             due = (lambda: self._due(self.step + 1)) if self.cost == "synops" else None
             self._uses = Uses(self._model, layers, due)
-        if self.begin < 1:
+        if self.first < 1:
             self.rewire(layers)
 
     def after_step(self, layers: Sequence[Layer]) -> None:
@@ -107,7 +107,7 @@ class Budget(Latent):
     def places(self, layer: Layer) -> float:
         """Return the share of a layer's synapses there is room for now."""
         share = self.share(layer)
-        return cubic(self.progress / self.ramp, max(self.begin, share), share)
+        return cubic(self.progress / self.ramp, max(self.first, share), share)
 
     def strength(self, layer: Layer) -> Tensor:
         """Return ``|u| / n^balance``, n the size of the layer, over ``cost^price``."""

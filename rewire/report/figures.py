@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rewire.methods import METHODS
 from rewire.published import DENSE, PUBLISHED
 from rewire.report.inside import firing, parameters, theta, turnover
-from rewire.report.runs import Run, spread, usable
+from rewire.report.runs import Run, spread, thinned, usable
 from rewire.report.style import (
     DASHES,
     MARKERS,
@@ -56,7 +56,7 @@ def hue(method: str) -> int:
 
 def series(run: Run, key: str, scale: float = 100.0) -> tuple[list[int], list[float]]:
     """Return (epochs, values) of a figure of the metrics; a value that is missing is left out."""
-    rows = [row for row in run.curve if isinstance(row.get(key), int | float)]
+    rows = thinned([row for row in run.history if isinstance(row.get(key), int | float)])
     return [row["epoch"] for row in rows], [scale * row[key] for row in rows]
 
 

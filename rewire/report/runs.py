@@ -35,14 +35,14 @@ class Run:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The line of the last epoch that was tested."""
-        return next((row for row in reversed(self.history) if row["accuracy"] is not None), {})
+        """The line of the last epoch, with the accuracy of the last that was tested."""
+        tested = (row["accuracy"] for row in reversed(self.history) if row["accuracy"] is not None)
+        return {**self.history[-1], "accuracy": next(tested, None)} if self.history else {}
 
     @property
     def curve(self) -> list[dict[str, Any]]:
         """The lines to draw: all, or of a very long run evenly spaced ones up to the last."""
-        apart = -(-len(self.history) // POINTS) or 1
-        return self.history[(len(self.history) - 1) % apart :: apart]
+        return thinned(self.history)
 
     @property
     def state(self) -> str:
@@ -60,7 +60,7 @@ class Run:
     @property
     def usable(self) -> bool:
         """Whether there is anything to draw."""
-        return self.config is not None and bool(self.last)
+        return self.config is not None and self.last.get("accuracy") is not None
 
     @cached_property
     def traces(self) -> Traces | None:
@@ -107,6 +107,12 @@ class Run:
         if isinstance(words, list) and len(words) > 1:
             return shlex.join(["rewire", *map(str, words[1:])])
         return shlex.join(["rewire", "train", "--config", str(self.path / CONFIG)])
+
+
+def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most so many lines as a curve shows, evenly spaced, the last among them."""
+    apart = -(-len(rows) // POINTS) or 1
+    return rows[(len(rows) - 1) % apart :: apart]
 
 
 def load(path: str | Path) -> Run:
