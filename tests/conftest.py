@@ -1,6 +1,7 @@
 """Without a GPU, Triton programs run in its interpreter; it looks once, at its import."""
 
 import os
+import signal
 
 import torch
 from faults.summary import pytest_terminal_summary  # noqa: F401
@@ -9,3 +10,7 @@ collect_ignore = []
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     collect_ignore = ["gpu"]
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
