@@ -69,18 +69,16 @@ def describe(weights: dict[str, Tensor], masks: dict[str, Tensor]) -> list[dict[
 
 def score(run: str | Path, flags: Mapping[str, str] | None = None) -> Score:
     """Test the network in a run directory on the test set; `flags` go over its config."""
-    folder = RunDir.open(run)
-    config = folder.config(flags)
-    weights, masks = folder.load_model()
+    config = RunDir.open(run).config(flags)
     device = choose_device(config.device)
     data = datasets.load(config.dataset, config.data_dir or None)
-    model = trained(run, data, device, flags)
+    model, masks = trained(run, config, data, device)
 
     def loss(output: Tensor, labels: Tensor) -> Tensor:
         return LOSSES[config.loss](output, labels, config.rate_scale, 0.0)
 
     with autocast(config, device):
         accuracy, mean_loss = evaluate(model, test_batches(config, data, device), loss)
-    layers = describe(weights, masks)
+    layers = describe(model.state_dict(), masks)
     nonzero = sum(row["nonzero"] for row in layers) / sum(row["total"] for row in layers)
     return Score(accuracy, mean_loss, connectivity(masks), nonzero, layers)

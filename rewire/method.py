@@ -58,6 +58,11 @@ class Method:
     def after_step(self, layers: Sequence[Layer]) -> None:
         """Rewire: all layers that stepped, after the last of the optimizers."""
 
+    @property
+    def sees_images(self) -> str:
+        """The field by which more than gradients decides: what one rank alone sees; "" if none."""
+        return ""
+
     def end(self, layers: Sequence[Layer]) -> None:
         """Make the last change before the wiring is handed over by `finish()`."""
 

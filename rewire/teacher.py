@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rewire.data import Dataset
+from rewire.rundir import RunDir
 from rewire.trained import blame, trained
 
 SOFTNESS = 2.0
@@ -23,7 +24,7 @@ def lesson(output: Tensor, taught: Tensor, rate_scale: float) -> Tensor:
 def load(run: str | Path, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Return the finished run's network as a function of images, without gradients."""
     with blame("teacher"):
-        model = trained(run, data, device)
+        model, _ = trained(run, RunDir.open(run).config(), data, device)
 
     def teach(images: Tensor) -> Tensor:
         with torch.no_grad():

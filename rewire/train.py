@@ -147,13 +147,12 @@ def _foreign(folder: RunDir) -> RewireError:
 
 def _traces(training: Training, folder: RunDir | None) -> Traces:
     """Return what was traced up to here by the run that is gone on with."""
-    arrays = folder.load_traces() if folder else None
+    if folder is None or (arrays := folder.load_traces()) is None:
+        return Traces()
     try:
-        traces = Traces.of(arrays) if arrays else Traces()
+        traces = Traces.of(arrays)
     except (LookupError, TypeError, ValueError):
-        raise RewireError(
-            f"{folder and folder.path}: its traces are damaged; remove them"
-        ) from None
+        raise RewireError(f"{folder.path}: its traces are damaged; remove them") from None
     traces.cut(training.place.epoch)
     return traces
 

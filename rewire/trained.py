@@ -1,12 +1,13 @@
 """Networks that finished runs have left."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from rewire.config import Config
 from rewire.data import Dataset
 from rewire.errors import RewireError
 from rewire.models import Spiking
@@ -15,21 +16,22 @@ from rewire.rundir import RunDir
 
 
 def trained(
-    run: str | Path, data: Dataset, device: torch.device, flags: Mapping[str, str] | None = None
-) -> Spiking:
-    """Return the network of a finished run, for evaluation; `flags` go over its config."""
-    model = build_model(RunDir.open(run).config(flags), data, device)
-    load_weights_(model, run)
-    return model.eval()
+    run: str | Path, config: Config, data: Dataset, device: torch.device
+) -> tuple[Spiking, dict[str, Tensor]]:
+    """Return the network of a finished run, for evaluation, and its masks."""
+    model = build_model(config, data, device)
+    masks = load_weights_(model, run)
+    return model.eval(), masks
 
 
-def load_weights_(model: nn.Module, run: str | Path) -> None:
-    """Give `model` the weights and buffers of a finished run's network."""
-    weights, _ = RunDir.open(run).load_model()
+def load_weights_(model: nn.Module, run: str | Path) -> dict[str, Tensor]:
+    """Give `model` the weights and buffers of a finished run's network; return its masks."""
+    weights, masks = RunDir.open(run).load_model()
     try:
         model.load_state_dict(weights)
     except RuntimeError:
         raise RewireError(f"{run}: its weights do not fit the network") from None
+    return masks
 
 
 @contextmanager

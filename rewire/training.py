@@ -73,6 +73,9 @@ class Training:
         self.ranks.spread_(self.model)
         self.means = Means(self.ranks, self.model, self.ranks.share(self.config.batch_size))
         self.method = self._attached()
+        field = self.method.sees_images
+        value, other = getattr(self.method, field, None), "one that looks at no images"
+        check(self.ranks.alone or not field, field, value, f"{other}, for several ranks")
         fits = not (self.config.graph and watched(self.model))
         check(fits, "graph", True, f"false where {self.method.name} watches the forward pass")
         graph = self.config.graph and self.device.type == "cuda"
@@ -223,8 +226,6 @@ def prepare(
     enough = f"at least the number of ranks, {ranks.world}"
     check(config.batch_size >= ranks.world, "batch_size", config.batch_size, enough)
     check(ranks.alone or not config.graph, "graph", True, "false for several ranks")
-    firing = config.options.get("cost") == "synops"  # each rank would see its own
-    check(ranks.alone or not firing, "cost", "synops", "weights or synapses for several ranks")
     data = data or datasets.load(config.dataset, config.data_dir or None)
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)

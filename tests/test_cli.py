@@ -27,16 +27,6 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def call(capsys):
-    def run(*words):
-        code = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
 def refused(call, tmp_path):
     """Run a command that must fail in one line with exit 2 and leave nothing behind."""
 

@@ -50,15 +50,6 @@ def local(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def call(capsys):
-    def run(*words):
-        code = main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def never_killed(tmp_path_factory):
     """The network of the long run."""

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from refusal import refused
 
-from rewire.cli import main
 from rewire.config import resolve
 from rewire.engines.process import reason
 from rewire.frontier import Job, Outcome, plan, points
@@ -56,15 +55,6 @@ def whole(tmp_path_factory):
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
     return folder, out
-
-
-@pytest.fixture
-def call(capsys):
-    def run(*words):
-        code = main([str(word) for word in words])
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def untimed(folder: Path) -> dict:

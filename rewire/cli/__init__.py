@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 training failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. Wha
 imported where it is used, so that help is quick.
 """
 
-import os
 import signal
 import sys
 import warnings
@@ -13,7 +12,7 @@ from io import TextIOWrapper
 
 from rewire import __version__
 from rewire.cli import data, frontier, report, ship, train
-from rewire.cli.show import complain
+from rewire.cli.show import complain, silence
 from rewire.errors import RewireError, unknown
 
 HELP = """\
@@ -83,7 +82,7 @@ def guarded(command: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stopped:
         return 128 + getattr(stopped, "number", signal.SIGINT)
     except BrokenPipeError:  # `| head` has read enough
-        silence()
+        silence(sys.stdout)
         return 141
     except (ArithmeticError, ConnectionError) as error:  # diverged, or a rank is lost
         complain(str(error))
@@ -91,15 +90,10 @@ def guarded(command: str, arguments: Sequence[str]) -> int:
     except OSError as error:
         complain(f"{error.filename or 'output'}: {error.strerror or error}")
         if error.filename is None:
-            silence()
+            silence(sys.stdout)
         return 2
     except RuntimeError as error:
         if "allocate" not in str(error):  # torch's word where memory ends, on any device
             raise
         complain("out of memory; try a smaller batch_size or fewer time_steps")
         return 1
-
-
-def silence() -> None:
-    """Send to nowhere what is still to be flushed, which would fail again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

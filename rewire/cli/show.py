@@ -1,9 +1,10 @@
 """Tables, lines and bars: live on a terminal, plain elsewhere."""
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rewire.config import Config
 
@@ -123,3 +124,8 @@ def download_display():
             bar.update(tasks[file], completed=done)
 
         yield show
+
+
+def silence(stream: IO[str]) -> None:
+    """Send to nowhere, until the process ends, what is printed and what is still to be flushed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,15 +1,21 @@
 """`rewire train` and `rewire eval`."""
 
-import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from rewire.cli.flags import Parser, add_settings
-from rewire.cli.show import complain, percent, print_figures, print_layers, progress_display
+from rewire.cli.show import (
+    complain,
+    percent,
+    print_figures,
+    print_layers,
+    progress_display,
+    silence,
+)
 from rewire.config import Config, flag, resolve, settings
 from rewire.errors import RewireError, check
 
@@ -64,20 +70,16 @@ def plan(given: dict[str, Any]) -> tuple[Config, str | Path, bool]:
 def one_voice(ranks: "Ranks") -> Iterator[None]:
     """Let only the first rank print, and of those that fail only the first to do so."""
     if not ranks.first:
+        sys.stdout.flush()
         silence(sys.stdout)
         warnings.simplefilter("ignore")
     try:
         yield
     except Exception:
         if not ranks.first_to_fail():
+            sys.stderr.flush()
             silence(sys.stderr)
         raise
-
-
-def silence(stream: IO[str]) -> None:
-    """Let what is printed go nowhere until the process ends."""
-    stream.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def train_parser() -> Parser:

@@ -10,13 +10,13 @@ import rewire
 from rewire import data as datasets
 from rewire.config import Config
 from rewire.data import Dataset
-from rewire.errors import RewireError, check, unknown
+from rewire.errors import check, unknown
 from rewire.export import coo, nir, packed
 from rewire.export.structure import Network, describe
 from rewire.models import Spiking
-from rewire.parts import build_model
 from rewire.rundir import RunDir
 from rewire.runtime.model import Runtime
+from rewire.trained import trained
 
 FORMATS = {"packed": "model.packed.safetensors", "nir": "model.nir", "coo": "connections"}
 
@@ -36,15 +36,9 @@ class Exported:
 
 def open_run(run: str | Path, data_dir: str | None = None) -> tuple[Spiking, Config, Dataset]:
     """Return the trained network of a run, its settings and its data."""
-    folder = RunDir.open(run)
-    config = folder.config({"data_dir": data_dir} if data_dir else None)
-    weights, _ = folder.load_model()
+    config = RunDir.open(run).config({"data_dir": data_dir} if data_dir else None)
     data = datasets.load(config.dataset, config.data_dir or None)
-    model = build_model(config, data, torch.device("cpu")).eval()
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError:
-        raise RewireError(f"{run}: its weights do not fit its model {config.model!r}") from None
+    model, _ = trained(run, config, data, torch.device("cpu"))
     return model, config, data
 
 

@@ -116,6 +116,11 @@ class Budget(Latent):
             strength.div_(layer.state["cost"] ** self.price) if "cost" in layer.state else strength
         )
 
+    @property
+    def sees_images(self) -> str:
+        """SynOps are counted in the images of this process."""
+        return "cost" if self.cost == "synops" else ""
+
     def detach(self) -> None:
         """Also stop watching the forward pass."""
         if self._uses is not None:
