@@ -90,8 +90,10 @@ def peer_rate() -> float:
 
 def peer_seconds(config: Config, rate: float) -> float:
     """Return what the same images would take; a step's time is proportional to its time steps."""
-    share = config.early if config.early_time_steps else 0.0
-    steps = share * config.early_time_steps + (1 - share) * config.time_steps
+    counts, ends = (*config.early_time_steps, 0), (*config.early, 1.0)
+    begin, steps = 0.0, 0.0
+    for count, end in zip(counts, ends, strict=True):
+        begin, steps = end, steps + (count or config.time_steps) * (end - begin)
     return 50_000 * config.epochs * steps / 8 / rate
 
 

@@ -26,6 +26,11 @@ NATURAL: Bound = (lambda value: value >= 0, "0 or more")
 AMOUNT: Bound = (lambda value: value >= 0 and isfinite(value), "0 or more")
 COUNT: Bound = (lambda value: 1 <= value <= 1e9, "1 or more, up to 1e9")
 SHARE: Bound = (lambda value: 0 <= value < 1, "in [0, 1)")
+STEPS_OF_PARTS: Bound = (lambda parts: all(0 <= n <= 10_000 for n in parts), "0 to 10000")
+ENDS_OF_PARTS: Bound = (
+    lambda ends: list(ends) == sorted(ends) and all(0 <= end < 1 for end in ends),
+    "in [0, 1) and in order",
+)
 
 RUN_FLAGS = ("preset", "config", "out", "resume")  # flags of `rewire train` that are no settings
 MODEL_OF = {
@@ -79,13 +84,15 @@ class Config:
     teacher_weight: float = setting(0.5, "share of the teacher's lesson in the loss", bound=SHARE)
     start: str = setting("", "run directory of a trained network whose weights to begin with")
     augment: tuple[str, ...] = setting(
-        (), "list of crop:4 shift:1 flip cutout:8 affine colour cutmix"
+        (), "list of crop:4 shift:1 flip cutout:8 affine elastic colour cutmix"
     )
     time_steps: int = setting(8, "time steps an image is shown", bound=between(1, 10_000))
-    early_time_steps: int = setting(
-        0, "time steps in the early part; 0: no such part", bound=between(0, 10_000)
+    early_time_steps: tuple[int, ...] = setting(
+        (0,), "time steps in the early part, or in each of several; 0: all", bound=STEPS_OF_PARTS
     )
-    early: float = setting(0.8, "length of the early part, as a share of the run", bound=SHARE)
+    early: tuple[float, ...] = setting(
+        (0.8,), "share of the run where that part ends, or each of them", bound=ENDS_OF_PARTS
+    )
     readout: str = setting("spikes", "what the output is read from", words="rewire.models:READOUTS")
     neuron: str = setting("lif", "neuron", words="rewire.neurons:NEURONS")
     tau: float = setting(2.0, "membrane time constant", bound=(lambda tau: tau >= 1, "1 or more"))
@@ -120,6 +127,8 @@ class Config:
         for key, rule in settings().items():
             setattr(self, key, _checked(rule, getattr(self, key)))
         check(not (self.graph and self.compile), "graph", True, "false together with compile")
+        parts = len(self.early_time_steps)
+        check(parts == len(self.early), "early", self.early, f"{parts} shares, one for each part")
         if self.model == "auto":
             self.model = MODEL_OF[self.dataset]
         for spec in self.augment:
@@ -305,10 +314,13 @@ def _coerce(key: str, value: Any, kind: Any) -> Any:
         kinds = [one for one in get_args(kind) if one is not NoneType]
         return value if value is None else _coerce(key, value, kinds[0])
     if get_origin(kind) is tuple:
-        parts = value.split(",") if isinstance(value, str) else value
-        check(isinstance(parts, list | tuple), key, value, "a list")
-        parts = [part.strip() if isinstance(part, str) else part for part in parts]
-        return tuple(_coerce(key, part, get_args(kind)[0]) for part in parts if part != "")
+        one = get_args(kind)[0]
+        if isinstance(value, str):
+            words = [] if value == "none" else map(str.strip, value.split(","))
+            parts = [_parse(word, one) for word in words if word]
+        else:
+            parts = value if isinstance(value, list | tuple) else [value]
+        return tuple(_coerce(key, part, one) for part in parts)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise unknown(key, value, get_args(kind))

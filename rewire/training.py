@@ -111,10 +111,11 @@ class Training:
         return self.config.lr * RATES[self.config.schedule](progress % 1.0, self.config.warmup)
 
     def time_steps(self) -> int:
-        """Return the time steps of the step to come: fewer in the early part, if there is one."""
+        """Return the time steps of the step to come: fewer in the early parts, if there are any."""
         config = self.config
-        early = config.early_time_steps and self.steps < config.early * self.total_steps
-        return config.early_time_steps if early else config.time_steps
+        parts = zip(config.early_time_steps, config.early, strict=True)
+        now = (steps for steps, end in parts if self.steps < end * self.total_steps)
+        return next(now, 0) or config.time_steps
 
     def loss(self, output: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the config's loss; tests are not smoothed."""

@@ -12,7 +12,7 @@ from refusal import refused
 from rewire import data
 from rewire.data import augment
 
-EVERY = ("affine", "crop:2", "flip", "cutout:3", "shift:1", "colour")
+EVERY = ("affine", "elastic", "crop:2", "flip", "cutout:3", "shift:1", "colour")
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,8 @@ def test_the_resident_images_are_never_written(digits):
         ({"augment": ("affine:1/2/1.5",)}, "SHARE 0..0.9"),
         ({"augment": ("cutmix:2",)}, "cutmix:PROBABILITY"),
         ({"augment": ("colour:-1",)}, "colour:SHARE"),
+        ({"augment": ("elastic:1",)}, "elastic:PIXELS/MESHES"),
+        ({"augment": ("elastic:1/0",)}, "MESHES 1, 2, .. 32"),
     ],
 )
 def test_wrong_options_are_refused(digits, options, words):
@@ -182,12 +184,42 @@ def slow_affine(image, drawn):
         for x in range(width):
             place = torch.tensor([x - (width - 1) / 2, y - (height - 1) / 2, 1.0]).double()
             at_x, at_y = (matrix @ place).tolist()
-            at_x, at_y = at_x + (width - 1) / 2, at_y + (height - 1) / 2
-            for j in (math.floor(at_y), math.floor(at_y) + 1):
-                for i in (math.floor(at_x), math.floor(at_x) + 1):
-                    if 0 <= j < height and 0 <= i < width:
-                        share = (1 - abs(at_x - i)) * (1 - abs(at_y - j))
-                        out[:, y, x] += share * image[:, j, i].double()
+            out[:, y, x] = look_up(image, at_x + (width - 1) / 2, at_y + (height - 1) / 2)
+    return out.float()
+
+
+def look_up(image, at_x, at_y):
+    """Return the bilinear mean of the four pixels around a place; black outside."""
+    found = torch.zeros(len(image), dtype=torch.float64)
+    for j in (math.floor(at_y), math.floor(at_y) + 1):
+        for i in (math.floor(at_x), math.floor(at_x) + 1):
+            if 0 <= j < image.shape[1] and 0 <= i < image.shape[2]:
+                found += (1 - abs(at_x - i)) * (1 - abs(at_y - j)) * image[:, j, i].double()
+    return found
+
+
+def spline(x):
+    """The cubic B-spline as a sum of truncated powers."""
+    return sum((-1) ** k * math.comb(4, k) * max(x + 2 - k, 0) ** 3 for k in range(5)) / 6
+
+
+def slow_elastic(image, drawn):
+    """Each pixel looks up where its 16 nearest knots, and all others with weight 0, move it."""
+    channels, height, width = image.shape
+    out = torch.zeros(channels, height, width, dtype=torch.float64)
+    count = drawn.shape[1]
+    for y in range(height):
+        for x in range(width):
+            u, v = (count - 3) * x / (width - 1), (count - 3) * y / (height - 1)
+            dx, dy = (
+                sum(
+                    spline(v + 1 - j) * spline(u + 1 - i) * float(moves[j, i])
+                    for j in range(count)
+                    for i in range(count)
+                )
+                for moves in drawn.double()
+            )
+            out[:, y, x] = look_up(image, x + dx, y + dy)
     return out.float()
 
 
@@ -214,6 +246,7 @@ def slow_colour(image, drawn):
         ("cutout:5", slow_cutout),
         ("cutout:4", slow_cutout),
         ("affine:2/30/0.3", slow_affine),
+        ("elastic:0.8/3", slow_elastic),
     ],
 )
 @pytest.mark.parametrize("size", [(9, 9), (7, 12)])
@@ -280,6 +313,17 @@ def test_affine_agrees_with_the_grid_of_torch():
     grid = F.affine_grid(scaled, [16, 1, 20, 20], align_corners=False)
     expected = F.grid_sample(images, grid, align_corners=False)
     torch.testing.assert_close(augment.affine(images, matrices), expected, rtol=0, atol=2e-3)
+
+
+def test_elastic_moves_pixels_as_far_as_it_says():
+    """A ramp shows the moves: where each pixel's value is its place, what is looked up is too."""
+    generator = torch.Generator().manual_seed(3)
+    knots = augment.draw_knots(2_000, (28, 28), generator, 0.7, 4.0)
+    ramp = torch.arange(28.0).expand(2_000, 1, 28, 28)
+    seen = (augment.elastic(ramp, knots) - ramp)[..., 7:-7, 7:-7]  # far from the black outside
+    assert float(seen.square().mean().sqrt()) == pytest.approx(0.7, rel=0.03)
+    still = augment.elastic(ramp, torch.zeros_like(knots))
+    torch.testing.assert_close(still, ramp, rtol=0, atol=1e-3)
 
 
 def test_draws_cover_their_range_and_no_more():

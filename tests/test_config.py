@@ -140,6 +140,13 @@ def test_only_the_chosen_methods_section_is_kept(written):
     assert "[gradr]" not in config.to_toml()
 
 
+def test_lists_are_read_from_flags_and_from_single_values(written):
+    config = resolve("mnist-budget", written("early_time_steps = 4\nearly = 0.5"), {"augment": "none"})
+    assert (config.augment, config.early_time_steps, config.early) == ((), (4,), (0.5,))
+    config = resolve(flags={"early_time_steps": "2, 4", "early": "0.5,0.9"})
+    assert (config.early_time_steps, config.early) == ((2, 4), (0.5, 0.9))
+
+
 def test_flags_are_read_like_toml():
     flags = {"compile": "true", "augment": "crop:2, flip", "dropout": "0.5", "seed": "7"}
     config = resolve(flags=flags)
@@ -162,7 +169,9 @@ def test_flags_are_read_like_toml():
         ("lr = nan", ["mine.toml: lr", "above 0"]),
         ("lr = inf", ["mine.toml: lr", "above 0"]),
         ("compile = 1", ["mine.toml: compile", "true or false"]),
-        ("augment = 3", ["mine.toml: augment", "a list"]),
+        ("augment = 3", ["mine.toml: augment", "a text"]),
+        ("early_time_steps = [2, 4]", ["early: (0.8,)", "2 shares"]),
+        ("early_time_steps = [2, 4]\nearly = [0.9, 0.5]", ["mine.toml: early", "in order"]),
         ("augment = ['crap:4']", ["mine.toml: augment", "did you mean 'crop'"]),
         ("warmup = 1.0", ["mine.toml: warmup", "in [0, 1)"]),
         ("epocs = 3", ["mine.toml", "'epocs'", "did you mean 'epochs'"]),

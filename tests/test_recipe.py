@@ -296,6 +296,23 @@ def test_the_early_part_has_fewer_time_steps_and_the_test_has_all(data):
     assert {steps for learning, steps in seen if not learning} == {5}
 
 
+@pytest.mark.parametrize(
+    ("steps", "ends", "expected"),
+    [
+        ((1, 2), (0.2, 0.6), [1] * 3 + [2] * 6 + [5] * 6),
+        ((3, 0), (0.4, 0.8), [3] * 6 + [5] * 9),
+        ((2,), (0.0,), [5] * 15),
+    ],
+)
+def test_several_early_parts_follow_each_other(data, steps, ends, expected):
+    training = prepare(tiny(early_time_steps=steps, early=ends, time_steps=5), data)
+    found = []
+    for step in range(15):
+        training.place.epoch, training.place.batch = divmod(step, 5)
+        found.append(training.time_steps())
+    assert found == expected
+
+
 def test_the_end_is_measured_with_all_time_steps(data):
     """Even where the early part ends with the run, so that no step had them all."""
     config = tiny(early_time_steps=1, early=0.99, time_steps=6, average=0.9)

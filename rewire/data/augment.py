@@ -184,6 +184,46 @@ def affine(images: Tensor, matrices: Tensor) -> Tensor:
     return F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
 
 
+def draw_knots(
+    count: int, size: tuple[int, int], generator: Generator, pixels: float, meshes: float
+) -> Tensor:
+    """Draw moves (x, y) of the knots of a net over each image, ``[count, 2, knots, knots]``.
+
+    They are normal, and so large that `elastic`, which smooths them, moves a pixel by a root mean
+    square of `pixels` either way. Knots lie on the edges, one mesh beyond them, and between.
+    """
+    check(pixels < min(size), "augment", pixels, f"under {min(size)} pixels, the image's side")
+    knots = int(meshes) + 3
+    return torch.randn(count, 2, knots, knots, generator=generator) * (pixels / SPLINE_POWER)
+
+
+def elastic(images: Tensor, knots: Tensor) -> Tensor:
+    """Resample each image where a net of cubic B-splines moves its pixels; float32.
+
+    Simard et al., 2003, smooth a random move of every pixel by a Gaussian of 4 pixels; splines of 4
+    meshes over 28 pixels are as smooth, and need 49 knots instead of 784 moves.
+    """
+    height, width = images.shape[-2:]
+    down, across = (_splines(extent, knots) for extent in (height, width))
+    moves = (down @ knots.double() @ across.T).float()  # TF32 would round a float32 product
+    x = torch.arange(width, device=images.device) + moves[:, 0] + 0.5
+    y = torch.arange(height, device=images.device)[:, None] + moves[:, 1] + 0.5
+    grid = torch.stack([x * (2 / width) - 1, y * (2 / height) - 1], dim=-1)
+    return F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
+
+
+SPLINE_POWER = 151 / 315  # integral of the squared cubic B-spline: what smoothing leaves, each way
+
+
+def _splines(extent: int, knots: Tensor) -> Tensor:
+    """Return how much each knot counts at each pixel, ``[extent, knots]``."""
+    count = knots.shape[-1]
+    pixels = torch.arange(extent, device=knots.device, dtype=torch.float64)
+    place = pixels[:, None] * ((count - 3) / max(extent - 1, 1)) + 1
+    away = (place - torch.arange(count, device=knots.device)).abs()
+    return torch.where(away < 1, 2 / 3 - away**2 + away**3 / 2, (2 - away).clamp(min=0) ** 3 / 6)
+
+
 def _pixels(value: float) -> bool:
     return value >= 1 and value.is_integer()
 
@@ -215,5 +255,12 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         lambda pixels, degrees, share: (
             0 <= pixels < math.inf and 0 <= degrees <= 180 and 0 <= share <= 0.9
         ),
+    ),
+    "elastic": Augmentation(
+        draw_knots,
+        elastic,
+        (1.0, 4.0),
+        "elastic or elastic:PIXELS/MESHES with PIXELS 0 or more, MESHES 1, 2, .. 32",
+        lambda pixels, meshes: 0 <= pixels < math.inf and _pixels(meshes) and meshes <= 32,
     ),
 }
