@@ -105,7 +105,7 @@ class Config:
     precision: str = setting("fp32", "arithmetic", words=("fp32", "bf16"))
     channels_last: bool = setting(False, "memory layout of images and convolutions")
     compile: bool = setting(False, "use torch.compile")
-    graph: bool = setting(False, "capture forward and backward as a CUDA graph; not used on a CPU")
+    graph: bool = setting(False, "forward and backward as a CUDA graph, where there can be one")
     sync_batchnorm: bool = setting(
         False, "BatchNorm statistics over all ranks of torchrun, on GPUs; without fused kernels"
     )

@@ -8,16 +8,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from rewire.method import Method
 from rewire.models import Spiking
+from rewire.ranks import Ranks
 
 REHEARSALS = 3  # in which kernels are compiled and cuDNN tries its algorithms
 
 Learn = Callable[[Tensor, Tensor], Tensor]
 
 
-def watched(model: nn.Module) -> bool:
-    """Tell whether hooks look at the forward pass; a replay would not call them."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+def hindrance(model: nn.Module, method: Method, ranks: Ranks) -> str:
+    """Return why there can be no graph, "" if there can.
+
+    A replay calls no hooks, and how gradients travel between ranks is not captured.
+    """
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        return f"{method.name} watches the forward pass"
+    return "" if ranks.alone else "there are several ranks"
 
 
 class Graph:

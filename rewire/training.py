@@ -4,6 +4,7 @@ A step is a function of (config, step, saved state) alone: batches and rates com
 number, so a resumed run ends bit for bit where a never-stopped one does.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -19,7 +20,7 @@ from rewire.averaging import Average, reestimate_
 from rewire.config import Config
 from rewire.data import Batches, Dataset
 from rewire.errors import RewireError, check
-from rewire.graphs import Graph, watched
+from rewire.graphs import Graph, hindrance
 from rewire.losses import LOSSES
 from rewire.method import Method
 from rewire.parts import (
@@ -76,10 +77,7 @@ class Training:
         field = self.method.sees_images
         value, other = getattr(self.method, field, None), "one that looks at no images"
         check(self.ranks.alone or not field, field, value, f"{other}, for several ranks")
-        fits = not (self.config.graph and watched(self.model))
-        check(fits, "graph", True, f"false where {self.method.name} watches the forward pass")
-        graph = self.config.graph and self.device.type == "cuda"
-        self.work = Graph(self.learn, self.model) if graph else self.learn
+        self.work = self._captured() if self.config.graph else self.learn
         self.average = Average(self.model, self.config.average) if self.config.average else None
         self.collector = Collector(self.config.trace_every, self.config.epochs, self.method)
 
@@ -87,6 +85,15 @@ class Training:
         return self.config.build_method().attach(
             self.model, self.optimizer, total_steps=self.total_steps, seed=self.config.seed
         )
+
+    def _captured(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return `learn` as a CUDA graph, or as it is where there can be none."""
+        if self.device.type != "cuda":
+            return self.learn
+        if reason := hindrance(self.model, self.method, self.ranks):
+            warnings.warn(f"graph: not used, since {reason}", stacklevel=2)
+            return self.learn
+        return Graph(self.learn, self.model)
 
     @torch.no_grad()
     def _make_fire_(self) -> None:
@@ -226,7 +233,6 @@ def prepare(
     device = choose_device(config.device, ranks)
     enough = f"at least the number of ranks, {ranks.world}"
     check(config.batch_size >= ranks.world, "batch_size", config.batch_size, enough)
-    check(ranks.alone or not config.graph, "graph", True, "false for several ranks")
     data = data or datasets.load(config.dataset, config.data_dir or None)
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)

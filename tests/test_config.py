@@ -141,7 +141,8 @@ def test_only_the_chosen_methods_section_is_kept(written):
 
 
 def test_lists_are_read_from_flags_and_from_single_values(written):
-    config = resolve("mnist-budget", written("early_time_steps = 4\nearly = 0.5"), {"augment": "none"})
+    path = written("early_time_steps = 4\nearly = 0.5")
+    config = resolve("mnist-budget", path, {"augment": "none"})
     assert (config.augment, config.early_time_steps, config.early) == ((), (4,), (0.5,))
     config = resolve(flags={"early_time_steps": "2, 4", "early": "0.5,0.9"})
     assert (config.early_time_steps, config.early) == ((2, 4), (0.5, 0.9))
@@ -238,7 +239,7 @@ def test_differences_name_what_decides_the_outcome():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "epochs"), [("digits", 80), ("mnist", 24), ("fashion-mnist", 24), ("cifar10", 128)]
+    ("dataset", "epochs"), [("digits", 80), ("mnist", 24), ("fashion-mnist", 24), ("cifar10", 158)]
 )
 def test_a_data_set_brings_its_own_preset(dataset, epochs):
     config = resolve(flags={"dataset": dataset})

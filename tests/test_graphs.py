@@ -5,6 +5,7 @@ import torch
 
 from rewire.config import Config
 from rewire.errors import RewireError
+from rewire.graphs import hindrance
 from rewire.ranks import Ranks
 from rewire.training import prepare
 
@@ -21,8 +22,14 @@ def test_on_a_cpu_the_field_changes_nothing():
 def test_what_does_not_go_with_it_is_refused():
     with pytest.raises(RewireError, match="graph: True is not allowed.*together with compile"):
         Config(graph=True, compile=True)
-    with pytest.raises(RewireError, match="graph: True is not allowed.*several ranks"):
-        prepare(Config(graph=True, device="cpu"), ranks=Ranks(world=2))
-    config = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
-    with pytest.raises(RewireError, match="graph: True is not allowed.*budget watches"):
-        prepare(config)
+
+
+def test_where_there_can_be_none_one_line_says_why():
+    plain = prepare(Config(device="cpu", graph=True))
+    assert hindrance(plain.model, plain.method, plain.ranks) == ""
+    assert hindrance(plain.model, plain.method, Ranks(world=2)) == "there are several ranks"
+    watching = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
+    training = prepare(watching)
+    training.device = torch.device("cuda")  # as if there were one
+    with pytest.warns(UserWarning, match="graph: not used, since budget watches the forward pass"):
+        assert training._captured() == training.learn
