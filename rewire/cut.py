@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from rewire.errors import TrainingFailed
 from rewire.kernels import alike
 from rewire.targets import Layer
 
@@ -61,7 +62,7 @@ def _ordered(bits: Tensor) -> Tensor:
 def sound(scores: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the scores; raise where one is not finite: a cut would hide that training failed."""
     if not all(bool(score.isfinite().all()) for score in scores):
-        raise ArithmeticError("weights are not finite any more; try a lower lr")
+        raise TrainingFailed("weights are not finite any more; try a lower lr")
     return scores
 
 

@@ -8,6 +8,10 @@ class RewireError(Exception):
     """A mistake the user can mend; its text is one line and needs no traceback."""
 
 
+class TrainingFailed(Exception):
+    """Training broke down though nothing was wrong with what was asked; its text is one line."""
+
+
 def unknown(what: str, word: object, allowed: Iterable[str]) -> RewireError:
     """Return the error for a wrong word, with the nearest right one first."""
     names = sorted(allowed)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from rewire.errors import RewireError
+from rewire.errors import RewireError, TrainingFailed
 
 PATIENCE = timedelta(seconds=50)  # with a rank that does not answer
 PLACE, VALUE = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9  # odd, and without a pattern in their bits
@@ -23,11 +23,11 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 T = TypeVar("T")
 
 
-class Disagreement(ArithmeticError):
+class Disagreement(TrainingFailed):
     """Training failed: ranks that must hold the same bits do not."""
 
 
-class Lost(ConnectionError):
+class Lost(TrainingFailed):
     """Training failed: another rank has ended or does not answer."""
 
 

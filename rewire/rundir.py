@@ -161,11 +161,10 @@ class RunDir:
                 raise RewireError(f"{path}: line {number} is damaged")
         return rows
 
-    def cut(self, epochs: int) -> list[dict[str, Any]]:
-        """Drop the lines beyond `epochs`, which a resumed run will write again; return the rest."""
+    def cut(self, epochs: int) -> None:
+        """Drop the lines beyond `epochs`, which a resumed run will write again."""
         rows = [row for row in self.history() if row["epoch"] <= epochs]
         self._write(METRICS, "".join(json.dumps(row) + "\n" for row in rows).encode())
-        return rows
 
     def save_traces(self, arrays: Mapping[str, numpy.ndarray]) -> None:
         """Write the distributions collected so far."""

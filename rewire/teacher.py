@@ -14,20 +14,25 @@ from rewire.trained import blame, trained
 SOFTNESS = 2.0
 
 
-def lesson(output: Tensor, taught: Tensor, rate_scale: float) -> Tensor:
-    """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of scaled mean outputs."""
-    student = functional.log_softmax(output.float().mean(0) * rate_scale / SOFTNESS, dim=1)
-    teacher = functional.log_softmax(taught.float().mean(0) * rate_scale / SOFTNESS, dim=1)
+def lesson(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of logits."""
+    student, teacher = (functional.log_softmax(x / SOFTNESS, dim=1) for x in (student, teacher))
     return SOFTNESS**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
 
+def logits(output: Tensor, rate_scale: float) -> Tensor:
+    """Return the scaled mean over time, whose softmax `ce-rate` takes for probabilities."""
+    return rate_scale * output.float().mean(0)
+
+
 def load(run: str | Path, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Return the finished run's network as a function of images, without gradients."""
+    """Return the finished run's network as a function from images to logits, without gradients."""
     with blame("teacher"):
-        model, _ = trained(run, RunDir.open(run).config(), data, device)
+        config = RunDir.open(run).config()
+        model, _ = trained(run, config, data, device)
 
     def teach(images: Tensor) -> Tensor:
         with torch.no_grad():
-            return model(images)
+            return logits(model(images), config.rate_scale)
 
     return teach

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rewire.config import Config
 from rewire.data import Dataset
-from rewire.errors import RewireError, check
+from rewire.errors import RewireError, TrainingFailed, check
 from rewire.evaluate import connectivity, describe, evaluate
 from rewire.interrupts import Interrupted, interrupts
 from rewire.lock import held
@@ -28,7 +28,7 @@ PEEK = {"cpu": 1, "cuda": 50}  # steps between looks at the loss; on a GPU each 
 AGREE = 64  # steps between checks that all ranks hold the same bits
 
 
-class Diverged(ArithmeticError):
+class Diverged(TrainingFailed):
     """Training failed: loss or weights are not finite any more."""
 
 

@@ -132,7 +132,8 @@ class Training:
         """Return the loss against the teacher's output."""
         assert self.teacher is not None
         with autocast(self.config, self.device):
-            return teacher.lesson(output, self.teacher(images), self.config.rate_scale)
+            taught = self.teacher(images)
+        return teacher.lesson(teacher.logits(output, self.config.rate_scale), taught)
 
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take one optimizer step; return its loss, still on the device."""

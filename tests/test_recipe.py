@@ -15,7 +15,7 @@ from rewire.config import Config
 from rewire.evaluate import connectivity, score
 from rewire.losses import LOSSES, ce_rate
 from rewire.rundir import RunDir
-from rewire.teacher import lesson, load
+from rewire.teacher import lesson
 from rewire.train import Step, fit, measure, prepare
 
 torch.set_num_threads(1)
@@ -183,17 +183,14 @@ def test_a_run_with_a_mean_resumes_bit_equal(tmp_path, data, method):
 
 def test_a_lesson_is_the_scaled_divergence():
     generator = torch.Generator().manual_seed(2)
-    student, taught = torch.rand(2, 3, 4, 5, generator=generator).unbind()
+    student, taught = 6 * torch.rand(2, 4, 5, generator=generator)
     total = 0.0
     for n in range(4):
-        p, q = (
-            [math.exp(6.0 * x / 2.0) for x in output.mean(0)[n].tolist()]
-            for output in (taught, student)
-        )
+        p, q = ([math.exp(x / 2.0) for x in logits[n].tolist()] for logits in (taught, student))
         p, q = ([x / sum(values) for x in values] for values in (p, q))
         total += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-    assert lesson(student, taught, 6.0).item() == pytest.approx(4 * total / 4, rel=1e-5)
-    assert lesson(taught, taught, 6.0).item() == pytest.approx(0, abs=1e-6)
+    assert lesson(student, taught).item() == pytest.approx(4 * total / 4, rel=1e-5)
+    assert lesson(taught, taught).item() == pytest.approx(0, abs=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -206,15 +203,18 @@ def taught(tmp_path_factory):
 
 
 def test_a_step_mixes_labels_and_lesson(taught):
-    config = tiny("dense", teacher=str(taught), teacher_weight=0.75, time_steps=2)
+    """Each with time steps and a scale of its own."""
+    config = tiny("dense", teacher=str(taught), teacher_weight=0.75, time_steps=2, rate_scale=3.0)
     training = prepare(config)
     images, labels = next(training.train.epoch(0))
     with torch.no_grad():
         output = training.model(images)
-        teacher = load(taught, datasets.load("digits"), CPU)(images)
-    assert (len(output), len(teacher)) == (2, 4), "each has time steps of its own"
-    scale = config.rate_scale
-    wanted = 0.25 * ce_rate(output, labels, scale) + 0.75 * lesson(output, teacher, scale)
+        teacher = prepare(RunDir.open(taught).config()).model
+        teacher.load_state_dict(RunDir.open(taught).load_model()[0])
+        rates = teacher.eval()(images)
+    assert (len(output), len(rates)) == (2, 4)
+    wanted = 0.25 * ce_rate(output, labels, 3.0)
+    wanted += 0.75 * lesson(3.0 * output.mean(0), 10.0 * rates.mean(0))
     assert training.step(images, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 

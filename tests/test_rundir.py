@@ -123,7 +123,8 @@ def test_metrics_lose_a_half_line_and_what_lies_beyond(run):
         file.write('{"epoch": 4, "lo')
     assert [row["epoch"] for row in run.history()] == [1, 2, 3]
     assert run.history()[0] == {"epoch": 1, "loss": None, "stats": {"x": None, "y": 1.0}}
-    assert [row["epoch"] for row in run.cut(2)] == [1, 2]
+    run.cut(2)
+    assert [row["epoch"] for row in run.history()] == [1, 2]
     assert len((run.path / "metrics.jsonl").read_text().splitlines()) == 2
     run.append({"epoch": 3})
     assert [row["epoch"] for row in run.history()] == [1, 2, 3]

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from rewire import __version__
 from rewire.cli import data, frontier, report, ship, train
 from rewire.cli.show import complain, silence
-from rewire.errors import RewireError, unknown
+from rewire.errors import RewireError, TrainingFailed, unknown
 
 HELP = """\
 rewire: spiking neural networks that grow their own sparse wiring
@@ -84,7 +84,7 @@ def guarded(command: str, arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # `| head` has read enough
         silence(sys.stdout)
         return 141
-    except (ArithmeticError, ConnectionError) as error:  # diverged, or a rank is lost
+    except TrainingFailed as error:
         complain(str(error))
         return 1
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rewire.cli.flags import Parser, add_settings, number, whole
 from rewire.cli.show import percent, print_table
 from rewire.config import flag, resolve
-from rewire.errors import RewireError, check, check_word
+from rewire.errors import RewireError, TrainingFailed, check, check_word
 
 if TYPE_CHECKING:
     from rewire.engines.local import Local
@@ -109,7 +109,7 @@ def print_result(outcomes: "Sequence[Outcome]", out: Path) -> None:
     print(f"frontier: {', '.join(map(str, files))}")
     if failed := [outcome for outcome in outcomes if outcome.error]:
         first = failed[0]
-        raise ArithmeticError(
+        raise TrainingFailed(
             f"{len(failed)} of {len(outcomes)} runs failed; {first.job.name}: {first.error}"
         )
 

@@ -10,6 +10,7 @@ from trainer import STEPS, config
 
 from rewire import data as datasets
 from rewire.config import method_fields
+from rewire.errors import TrainingFailed
 from rewire.losses import LOSSES
 from rewire.methods import METHODS
 from rewire.rundir import RunDir
@@ -28,7 +29,7 @@ def finite(state) -> bool:
 
 def diverges(faults, fault, run, settings, data=None) -> dict:
     """Train to the one line; return the state that is kept."""
-    with pytest.raises(ArithmeticError, match=r"^\S+ (is|are) not finite .*lower lr"):
+    with pytest.raises(TrainingFailed, match=r"^\S+ (is|are) not finite .*lower lr"):
         fit(settings, run, data=data)
     state = RunDir(run).load_checkpoint(settings)
     assert finite(state)

@@ -43,8 +43,8 @@ def test_metrics_and_report_of_a_long_run(tmp_path, figure, lines):
     history, reading = timed(run.history)
     assert len(history) == lines
     _, adding = timed(lambda: run.append({**rows[-1], "epoch": lines + 1}))
-    kept, cutting = timed(lambda: run.cut(lines))
-    assert kept == run.history() == history
+    _, cutting = timed(lambda: run.cut(lines))
+    assert run.history() == history
     _, drawing = timed(lambda: write([run.path], tmp_path / "page.html"))
     size = (tmp_path / "page.html").stat().st_size
     assert size < 2_000_000
