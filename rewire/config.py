@@ -128,7 +128,8 @@ class Config:
             setattr(self, key, _checked(rule, getattr(self, key)))
         check(not (self.graph and self.compile), "graph", True, "false together with compile")
         parts = len(self.early_time_steps)
-        check(parts == len(self.early), "early", self.early, f"{parts} shares, one for each part")
+        wanted = f"{parts} shares, one for each of early_time_steps"
+        check(parts == len(self.early), "early", self.early, wanted)
         if self.model == "auto":
             self.model = MODEL_OF[self.dataset]
         for spec in self.augment:

@@ -86,11 +86,14 @@ def admit(flat: Tensor, least: Tensor, count: int) -> Tensor:
 
 def choose(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[Tensor]:
     """Return masks of the `count` highest scores over all layers, each layer at least its floor."""
-    lifted = torch.cat([score.detach().flatten() for score in scores])
+    flat = torch.cat([score.detach().flatten() for score in scores])
     sizes = [score.numel() for score in scores]
-    for part, floor in zip(lifted.split(sizes), floors, strict=True):
-        part.masked_fill_(strongest(part, floor), torch.inf)
-    parts = strongest(lifted, max(count, sum(floors))).split(sizes)
+    count = max(count, sum(floors))
+    parts = None if flat.is_cuda else strongest(flat, count).split(sizes)
+    if parts is None or any(int(part.sum()) < n for part, n in zip(parts, floors, strict=True)):
+        for part, floor in zip(flat.split(sizes), floors, strict=True):
+            part.masked_fill_(strongest(part, floor), torch.inf)
+        parts = strongest(flat, count).split(sizes)
     return [part.view_as(score) for part, score in zip(parts, scores, strict=True)]
 
 
