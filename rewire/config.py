@@ -217,10 +217,17 @@ def resolve(
         name = preset or PRESET_OF.get((flags or {}).get("dataset", ""), "digits")
         if name not in known:
             raise unknown("--preset", name, known)
-        layers.append((f"preset {name}", tomllib.loads(known[name])))
+        layers += _preset(name, known)
     if file:
         layers.append((str(file), _read(Path(file))))
     return _merge(layers, flags or {})
+
+
+def _preset(name: str, known: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the preset's table, after that of the preset it says it is laid over."""
+    table = tomllib.loads(known[name])
+    under = table.pop("preset", None)
+    return [*(_preset(under, known) if under else []), (f"preset {name}", table)]
 
 
 def _merge(layers: list[tuple[str, dict[str, Any]]], flags: Mapping[str, str]) -> Config:

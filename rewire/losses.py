@@ -22,12 +22,16 @@ def mse_rate(
     return functional.mse_loss(rate, torch.lerp(aim, aim.mean(1, keepdim=True), smoothing))
 
 
+def logits(output: Tensor, rate_scale: float) -> Tensor:
+    """Return ``rate_scale · rate``, whose softmax stands for probabilities."""
+    return rate_scale * output.float().mean(0)
+
+
 def ce_rate(
     output: Tensor, labels: Tensor, rate_scale: float = 10.0, smoothing: float = 0.0
 ) -> Tensor:
     """Return ``CE(rate_scale · rate, label)``."""
-    rate = output.float().mean(0)
-    return functional.cross_entropy(rate_scale * rate, labels, label_smoothing=smoothing)
+    return functional.cross_entropy(logits(output, rate_scale), labels, label_smoothing=smoothing)
 
 
 def ce_per_step(

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rewire.data import Dataset
+from rewire.losses import logits
 from rewire.rundir import RunDir
 from rewire.trained import blame, trained
 
@@ -18,11 +19,6 @@ def lesson(student: Tensor, teacher: Tensor) -> Tensor:
     """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of logits."""
     student, teacher = (functional.log_softmax(x / SOFTNESS, dim=1) for x in (student, teacher))
     return SOFTNESS**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
-
-
-def logits(output: Tensor, rate_scale: float) -> Tensor:
-    """Return the scaled mean over time, whose softmax `ce-rate` takes for probabilities."""
-    return rate_scale * output.float().mean(0)
 
 
 def load(run: str | Path, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:

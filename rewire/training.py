@@ -21,7 +21,7 @@ from rewire.config import Config
 from rewire.data import Batches, Dataset
 from rewire.errors import RewireError, check
 from rewire.graphs import Graph, hindrance
-from rewire.losses import LOSSES
+from rewire.losses import LOSSES, logits
 from rewire.method import Method
 from rewire.parts import (
     autocast,
@@ -133,7 +133,7 @@ class Training:
         assert self.teacher is not None
         with autocast(self.config, self.device):
             taught = self.teacher(images)
-        return teacher.lesson(teacher.logits(output, self.config.rate_scale), taught)
+        return teacher.lesson(logits(output, self.config.rate_scale), taught)
 
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take one optimizer step; return its loss, still on the device."""

@@ -173,14 +173,22 @@ def draw_affine(
 
 def affine(images: Tensor, matrices: Tensor) -> Tensor:
     """Resample each image bilinearly through its matrix; the result is float32."""
-    height, width = images.shape[-2:]
-    y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    x, y = _places(images)
     # written out rather than as a matrix product, which TF32 or autocast would round
     (xx, xy, x0), (yx, yy, y0) = (row.unbind(1) for row in matrices[..., None, None].unbind(1))
-    grid = torch.stack(
-        [(xx * x + xy * y + x0) * (2 / width), (yx * x + yy * y + y0) * (2 / height)], dim=-1
-    )
+    return _look_up(images, xx * x + xy * y + x0, yx * x + yy * y + y0)
+
+
+def _places(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the pixels' x ``[width]`` and y ``[height, 1]`` about the image's centre."""
+    y, x = (torch.arange(n, device=images.device) - (n - 1) / 2 for n in images.shape[-2:])
+    return x, y[:, None]
+
+
+def _look_up(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return each image between its pixels, at places about its centre; black outside."""
+    height, width = images.shape[-2:]
+    grid = torch.stack([x * (2 / width), y * (2 / height)], dim=-1)
     return F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
 
 
@@ -203,13 +211,10 @@ def elastic(images: Tensor, knots: Tensor) -> Tensor:
     Simard et al., 2003, smooth a random move of every pixel by a Gaussian of 4 pixels; splines of 4
     meshes over 28 pixels are as smooth, and need 49 knots instead of 784 moves.
     """
-    height, width = images.shape[-2:]
-    down, across = (_splines(extent, knots) for extent in (height, width))
+    down, across = (_splines(extent, knots) for extent in images.shape[-2:])
     moves = (down @ knots.double() @ across.T).float()  # TF32 would round a float32 product
-    x = torch.arange(width, device=images.device) + moves[:, 0] + 0.5
-    y = torch.arange(height, device=images.device)[:, None] + moves[:, 1] + 0.5
-    grid = torch.stack([x * (2 / width) - 1, y * (2 / height) - 1], dim=-1)
-    return F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
+    x, y = _places(images)
+    return _look_up(images, x + moves[:, 0], y + moves[:, 1])
 
 
 SPLINE_POWER = 151 / 315  # integral of the squared cubic B-spline: what smoothing leaves, each way
