@@ -1,7 +1,7 @@
 """CIFAR-10, the paper's network: how long to which accuracy at the published connectivities.
 
     python benchmarks/time_to_accuracy.py --out results/cifar10           # each from scratch
-    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # from the point before
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # sparser from denser
     python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
 
 Every point is one `rewire train` and leaves one JSON file; flags unknown here go to all of them.
@@ -14,6 +14,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,29 +30,43 @@ class Point(NamedTuple):
     connectivity: float
     accuracy: float
     seconds: int
-    onward: str  # flags of a run that begins with the point before
+    before: float | None = None  # the point it begins with in a chain
+    onward: str = ""  # flags of a run that begins there
 
 
-LATER = "--early-time-steps 4 --early 0.85"
+LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
 POINTS = (
-    Point(0.0508, 0.9203, 600, ""),
-    Point(0.0223, 0.9249, 1200, f"--epochs 70 --lr 1e-3 --ramp 0.4 {LATER}"),
-    Point(0.0099, 0.9106, 1200, f"--epochs 30 --lr 1e-3 --ramp 0.5 {LATER}"),
-    Point(0.00746, 0.9021, 1200, f"--epochs 40 --lr 1e-3 --ramp 0.4 {LATER}"),
+    Point(0.0508, 0.9203, 600),
+    Point(0.0223, 0.9249, 1200, 0.0508, f"--epochs 95 --ramp 0.4 {LATER}"),
+    Point(0.0099, 0.9106, 1200, 0.0223, f"--epochs 30 --ramp 0.5 {LATER}"),
+    Point(0.00746, 0.9021, 1200, 0.0223, f"--epochs 36 --ramp 0.5 {LATER}"),
 )
 
 
-def train(point: Point, runs: Path, start: Path | None, flags: list[str]) -> Path:
+def place(runs: Path, connectivity: float) -> Path:
+    """Return where the run of a point lies."""
+    return runs / f"budget-{connectivity:g}"
+
+
+def train(point: Point, runs: Path, chain: bool, flags: list[str]) -> Path:
     """Train one point; return its run directory."""
-    run = runs / f"budget-{point.connectivity:g}"
+    run = place(runs, point.connectivity)
     words = ["--preset", "cifar10-fast", "--connectivity", f"{point.connectivity:g}"]
-    if start:
+    if chain and point.before:
+        start = place(runs, point.before)
         first = RunDir.open(start).history()[-1]["connectivity"]
         words += ["--start", str(start), "--first", f"{first:.4g}", *point.onward.split()]
     words += flags
     command = [sys.executable, "-m", "rewire", "train", *words, "--out", str(run)]
     subprocess.run(command, check=True)
     return run
+
+
+def points(runs: Path, chain: bool, wanted: set[float], flags: list[str]) -> Iterator[Path]:
+    """Train the wanted points, all if none is named, and yield each when it is done."""
+    for point in POINTS:
+        if not wanted or point.connectivity in wanted:
+            yield train(point, runs, chain, flags)
 
 
 def record(run: Path) -> dict[str, Any]:
@@ -117,21 +132,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="directory of the JSON files")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="directory of the runs")
-    parser.add_argument("--chain", action="store_true", help="begin with the point before")
+    parser.add_argument("--chain", action="store_true", help="begin with a denser point's run")
     parser.add_argument("--record", type=Path, nargs="+", default=[], help="finished runs to write")
     parser.add_argument("--points", default="", help="comma list of connectivities; all")
     parser.add_argument("--peer", action="store_true", help="time SpikingJelly for the ratio")
     arguments, flags = parser.parse_known_args()
     wanted = {float(word) for word in arguments.points.split(",") if word}
-    runs, last = list(arguments.record), None
-    for point in () if runs else POINTS:
-        if not wanted or point.connectivity in wanted:
-            last = train(point, arguments.runs, last if arguments.chain else None, flags)
-            runs.append(last)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    found = {run.name: (record(run), RunDir.open(run).config()) for run in runs}
-    for name, (row, _) in found.items():
-        (arguments.out / f"{name}.json").write_text(json.dumps(row, indent=1) + "\n")
+    found = {}
+    for run in arguments.record or points(arguments.runs, arguments.chain, wanted, flags):
+        row = record(run)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / f"{run.name}.json").write_text(json.dumps(row, indent=1) + "\n")
+        found[run.name] = row, RunDir.open(run).config()
     table(found, peer_rate() if arguments.peer else None)
 
 
