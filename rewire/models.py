@@ -35,7 +35,9 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         keep = 1 - self.p
-        return x * torch.empty_like(x[0]).bernoulli_(keep).div_(keep)
+        # half precision would round the draws; bernoulli_ takes twice as long on a CPU
+        mask = torch.rand_like(x[0], dtype=torch.float32).lt_(keep).div_(keep)
+        return x * mask.to(x.dtype)
 
     def extra_repr(self) -> str:
         """Name the probability."""

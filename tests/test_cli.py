@@ -283,3 +283,28 @@ def test_a_flag_that_makes_it_another_run_is_refused_at_a_resume(stopped, refuse
 
 def test_a_run_that_is_not_finished_cannot_be_tested(stopped, refused):
     assert "rewire train --resume run" in refused("eval", "run")
+
+
+FAULTS = """
+import resource, torch
+from rewire.cli import keep_memory
+
+def faults():
+    step = lambda: [torch.ones(1 << 20) for _ in range(16)]
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_memory()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
+def test_freed_memory_is_kept():
+    """Tensors of a step come back in the same pages instead of new ones."""
+    words = [sys.executable, "-c", FAULTS]
+    faults = int(subprocess.run(words, capture_output=True, check=True).stdout)
+    assert faults < 16_000  # ten times as many otherwise

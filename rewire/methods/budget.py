@@ -136,5 +136,6 @@ class Budget(Latent):
         return layer.state["latent"] * layer.state["mask"]
 
     def project_(self, layer: Layer) -> None:
-        """Multiply straight into the weight."""
-        torch.mul(layer.state["latent"], layer.state["mask"], out=layer.weight)
+        """Multiply straight into the weight; a CPU reads bytes several times as fast as bools."""
+        mask = layer.state["mask"].view(torch.uint8)
+        torch.mul(layer.state["latent"], mask, out=layer.weight)
