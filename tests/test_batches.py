@@ -138,11 +138,13 @@ def test_the_resident_images_are_never_written(digits):
         ({"augment": ("shift:nan",)}, "'shift:nan'"),
         ({"augment": ("flip:1",)}, "without a magnitude"),
         ({"augment": ("cutout:x",)}, "'cutout:x'"),
-        ({"augment": ("affine:1/2",)}, "PIXELS/DEGREES/SHARE"),
+        ({"augment": ("affine:1/2/0.1/0/0",)}, "PIXELS/DEGREES/SHARE/SLANT"),
+        ({"augment": ("affine:1//0.1",)}, "PIXELS/DEGREES/SHARE/SLANT"),
+        ({"augment": ("affine:1/2/0.1/1.5",)}, "SLANT 0..1"),
         ({"augment": ("affine:1/2/1.5",)}, "SHARE 0..0.9"),
         ({"augment": ("cutmix:2",)}, "cutmix:PROBABILITY"),
         ({"augment": ("colour:-1",)}, "colour:SHARE"),
-        ({"augment": ("elastic:1",)}, "elastic:PIXELS/MESHES"),
+        ({"augment": ("elastic:1/2/3",)}, "elastic:PIXELS/MESHES"),
         ({"augment": ("elastic:1/0",)}, "MESHES 1, 2, .. 32"),
     ],
 )
@@ -246,6 +248,7 @@ def slow_colour(image, drawn):
         ("cutout:5", slow_cutout),
         ("cutout:4", slow_cutout),
         ("affine:2/30/0.3", slow_affine),
+        ("affine:2/30/0.3/0.5", slow_affine),
         ("elastic:0.8/3", slow_elastic),
     ],
 )
@@ -308,7 +311,7 @@ def test_affine_turns_and_moves_the_way_it_says(mnist):
 def test_affine_agrees_with_the_grid_of_torch():
     generator = torch.Generator().manual_seed(2)
     images = torch.rand(16, 1, 20, 20, generator=generator) * 255
-    matrices = augment.draw_affine(16, (20, 20), generator, 1.5, 8.0, 0.1)
+    matrices = augment.draw_affine(16, (20, 20), generator, 1.5, 8.0, 0.1, 0.0)
     scaled = matrices * torch.tensor([1.0, 1.0, 2 / 20])
     grid = F.affine_grid(scaled, [16, 1, 20, 20], align_corners=False)
     expected = F.grid_sample(images, grid, align_corners=False)
@@ -337,12 +340,17 @@ def test_draws_cover_their_range_and_no_more():
     assert (boxes[:, 2:] - boxes[:, :2] == 4).all()
     assert (boxes[:, :2] + 2).amin(dim=0).tolist() == [0, 0]
     assert (boxes[:, :2] + 2).amax(dim=0).tolist() == [9, 5]
-    linear = augment.draw_affine(20_000, (28, 28), generator, 1.5, 8.0, 0.1)[:, :, :2]
+    linear = augment.draw_affine(20_000, (28, 28), generator, 1.5, 8.0, 0.1, 0.0)[:, :, :2]
     zoom = linear.det().rsqrt()
     angle = torch.atan2(linear[:, 0, 1], linear[:, 0, 0]).rad2deg()
     assert zoom.min() == pytest.approx(0.9, abs=1e-3)
     assert zoom.max() == pytest.approx(1.1, abs=1e-3)
     assert angle.abs().max() == pytest.approx(8, abs=1e-2)
+    leaning = augment.draw_affine(20_000, (28, 28), generator, 0.0, 0.0, 0.0, 0.2)
+    assert leaning[:, 0, 1].abs().max() == pytest.approx(0.2, abs=1e-3)
+    assert leaning[:, 0, 1].mean().abs() < 0.005
+    leaning[:, 0, 1] = 0
+    assert leaning.equal(torch.eye(2, 3).expand_as(leaning))
 
 
 @pytest.mark.gpu

@@ -30,13 +30,17 @@ class Augmentation:
 
 
 def parse(spec: str) -> tuple[Draw, Apply]:
-    """Turn ``name[:magnitude[/magnitude...]]`` into what draws its parameters and applies them."""
+    """Turn ``name[:magnitude[/magnitude...]]`` into what draws its parameters and applies them.
+
+    Magnitudes left out at the end are the defaults.
+    """
     name, _, given = spec.partition(":")
     if name not in AUGMENTATIONS:
         raise unknown("augment", name, AUGMENTATIONS)
     kind = AUGMENTATIONS[name]
     try:
-        magnitudes = tuple(map(float, given.split("/"))) if ":" in spec else kind.defaults
+        known = tuple(map(float, given.split("/"))) if ":" in spec else ()
+        magnitudes = known + kind.defaults[len(known) :]
     except ValueError:
         magnitudes = ()
     if len(magnitudes) != len(kind.defaults) or not kind.accepts(*magnitudes):
@@ -157,10 +161,12 @@ def draw_affine(
     pixels: float,
     degrees: float,
     share: float,
+    slant: float,
 ) -> Tensor:
     """Matrices ``[count, 2, 3]`` from output to input, in pixels about the image's centre.
 
-    ``in = R(-angle) (out - move) / zoom``, each of the four uniform within its magnitude.
+    ``in = K R(-angle) (out - move) / zoom``, K adding ``slant * y`` to x; each of the five is
+    uniform within its magnitude.
     """
     move_x, move_y, turn, zoom = (2 * torch.rand(count, 4, generator=generator) - 1).unbind(1)
     angle, zoom = turn * math.radians(degrees), 1 + zoom * share
@@ -168,6 +174,8 @@ def draw_affine(
     move_x, move_y = move_x * pixels, move_y * pixels
     top = torch.stack([cosine, sine, -cosine * move_x - sine * move_y], dim=1)
     bottom = torch.stack([-sine, cosine, sine * move_x - cosine * move_y], dim=1)
+    if slant:  # without, what is drawn stays what it was
+        top = top + bottom * slant * (2 * torch.rand(count, 1, generator=generator) - 1)
     return torch.stack([top, bottom], dim=1)
 
 
@@ -255,10 +263,11 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "affine": Augmentation(
         draw_affine,
         affine,
-        (1.5, 8.0, 0.1),
-        "affine or affine:PIXELS/DEGREES/SHARE with PIXELS 0 or more, DEGREES 0..180, SHARE 0..0.9",
-        lambda pixels, degrees, share: (
-            0 <= pixels < math.inf and 0 <= degrees <= 180 and 0 <= share <= 0.9
+        (1.5, 8.0, 0.1, 0.0),
+        "affine or affine:PIXELS/DEGREES/SHARE/SLANT (the last may be left out) with PIXELS "
+        "0 or more, DEGREES 0..180, SHARE 0..0.9, SLANT 0..1",
+        lambda pixels, degrees, share, slant: (
+            0 <= pixels < math.inf and 0 <= degrees <= 180 and 0 <= share <= 0.9 and 0 <= slant <= 1
         ),
     ),
     "elastic": Augmentation(
