@@ -29,7 +29,7 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv/core: pyproject.toml constraints.txt
+.venv/core: pyproject.toml constraints.txt setup.py rewire/runtime/kernels.c
 	$(PYTHON) -m venv .venv
 	$(PIP) -e .
 	touch $@

@@ -86,6 +86,11 @@ class Config:
     augment: tuple[str, ...] = setting(
         (), "list of crop:4 shift:1 flip cutout:8 affine elastic colour cutmix"
     )
+    centre: float = setting(
+        0.0,
+        "taken from every normalised pixel; black then feeds the first layer too, like a bias",
+        bound=(lambda centre: abs(centre) <= 100, "-100 to 100"),
+    )
     time_steps: int = setting(8, "time steps an image is shown", bound=between(1, 10_000))
     early_time_steps: tuple[int, ...] = setting(
         (0,), "time steps in the early part, or in each of several; 0: all", bound=STEPS_OF_PARTS
@@ -97,6 +102,11 @@ class Config:
     neuron: str = setting("lif", "neuron", words="rewire.neurons:NEURONS")
     tau: float = setting(2.0, "membrane time constant", bound=(lambda tau: tau >= 1, "1 or more"))
     threshold: float = setting(1.0, "firing threshold", bound=POSITIVE)
+    reset: str = setting(
+        "hard",
+        "voltage after a spike; hard: at rest, soft: less by the threshold",
+        words="rewire.neurons:RESETS",
+    )
     surrogate: str = setting("atan", "surrogate gradient", words="rewire.neurons:SURROGATES")
     dropout: float | None = setting(None, "dropout; left out: the model's own", bound=SHARE)
     init: str = setting(

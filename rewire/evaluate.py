@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewire import data as datasets
 from rewire.data import Batches
 from rewire.losses import LOSSES, correct
-from rewire.parts import autocast, choose_device, test_batches
+from rewire.parts import autocast, choose_device, load_data, test_batches
 from rewire.ranks import ALONE, Ranks
 from rewire.rundir import RunDir
 from rewire.trained import trained
@@ -71,7 +70,7 @@ def score(run: str | Path, flags: Mapping[str, str] | None = None) -> Score:
     """Test the network in a run directory on the test set; `flags` go over its config."""
     config = RunDir.open(run).config(flags)
     device = choose_device(config.device)
-    data = datasets.load(config.dataset, config.data_dir or None)
+    data = load_data(config)
     model, masks = trained(run, config, data, device)
 
     def loss(output: Tensor, labels: Tensor) -> Tensor:

@@ -176,6 +176,7 @@ def build(
     tau: float = 2.0,
     threshold: float = 1.0,
     surrogate: str = "atan",
+    reset: str = "hard",
     dropout: float | None = None,
 ) -> Spiking:
     """Return the named network; readout "current" leaves out the last neurons.
@@ -191,7 +192,7 @@ def build(
             raise unknown(field, word, allowed)
     check(time_steps >= 1, "time_steps", time_steps, "at least 1")
     model = MODELS[name]
-    constants = {"threshold": threshold, "surrogate": surrogate}
+    constants = {"threshold": threshold, "surrogate": surrogate, "reset": reset}
     factory = partial(NEURONS[neuron], **constants, **({"tau": tau} if neuron == "lif" else {}))
     layers = model.layers(factory, model.dropout if dropout is None else dropout)
     if readout == "current":

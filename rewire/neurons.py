@@ -3,11 +3,13 @@
 LIF:  m[t] = u[t-1] + (I[t] - (u[t-1] - rest)) / tau        IF:  m[t] = u[t-1] + I[t]
       S[t] = 1 if m[t] >= threshold else 0
       u[t] = S[t] * rest + (1 - S[t]) * m[t]                      u[0] = rest
+      soft reset:  u[t] = m[t] - S[t] * (threshold - rest)
 
 Backward, with the reset detached, h' the surrogate and g[t] = dL/dS[t]:
 
       a[t] = g[t] * h'(m[t] - threshold) + (1 - S[t]) * (1 - 1 / tau) * a[t+1]
       dL/dI[t] = a[t] / tau                                       IF: both factors of tau are 1
+      soft reset: without the factor 1 - S[t]
 """
 
 import math
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from rewire.errors import check, unknown
+from rewire.errors import check, check_word, unknown
 from rewire.kernels import fusible
 
 
@@ -71,7 +73,10 @@ SURROGATES = {
 }
 
 
-def validate(tau: float | None, threshold: float, rest: float, surrogate: str) -> None:
+RESETS = ("hard", "soft")
+
+
+def validate(tau: float | None, threshold: float, rest: float, surrogate: str, reset: str) -> None:
     """Refuse what the equations do not allow; `tau` None means no leak."""
     if tau is not None:
         check(1 <= tau < math.inf, "tau", tau, "a finite number of at least 1")
@@ -79,6 +84,7 @@ def validate(tau: float | None, threshold: float, rest: float, surrogate: str) -
     check(rest < threshold < math.inf, "threshold", threshold, f"finite and above rest ({rest})")
     if surrogate not in SURROGATES:
         raise unknown("surrogate", surrogate, SURROGATES)
+    check_word("reset", reset, RESETS)
 
 
 class _Fire(torch.autograd.Function):
@@ -96,6 +102,7 @@ class _Fire(torch.autograd.Function):
         threshold: float,
         rest: float,
         surrogate: str,
+        reset: str,
         keep: bool,
     ) -> Tensor:
         wide = torch.promote_types(current.dtype, torch.float32)
@@ -110,12 +117,15 @@ class _Fire(torch.autograd.Function):
                 torch.sub(current[t], u - rest if rest else u, out=m)
                 m.div_(tau).add_(u)
             torch.ge(m, threshold, out=s)
+            if reset == "soft":
+                torch.sub(m, s, alpha=threshold - rest, out=u)
+                continue
             torch.addcmul(m, m, s, value=-1, out=u)
             if rest:
                 u.add_(s, alpha=rest)
         if keep:
             ctx.save_for_backward(membrane, spikes)
-            ctx.tau, ctx.threshold, ctx.surrogate = tau, threshold, surrogate
+            ctx.tau, ctx.threshold, ctx.surrogate, ctx.reset = tau, threshold, surrogate, reset
         return spikes
 
     @staticmethod
@@ -128,24 +138,24 @@ class _Fire(torch.autograd.Function):
         carry = torch.zeros_like(membrane[0])
         for t in reversed(range(len(membrane))):
             a = derivative(membrane[t] - ctx.threshold).mul_(grads[0][t])
-            a.add_(carry.addcmul_(carry, spikes[t], value=-1))
+            a.add_(carry if ctx.reset == "soft" else carry.addcmul_(carry, spikes[t], value=-1))
             torch.mul(a, gain, out=result[t])
             carry = a.mul_(leak)
-        return result, None, None, None, None, None
+        return result, None, None, None, None, None, None
 
 
 def _fire(
-    current: Tensor, tau: float | None, threshold: float, rest: float, surrogate: str
+    current: Tensor, tau: float | None, threshold: float, rest: float, surrogate: str, reset: str
 ) -> Tensor:
-    validate(tau, threshold, rest, surrogate)
+    validate(tau, threshold, rest, surrogate, reset)
     check(current.is_floating_point(), "current", current.dtype, "of a floating-point dtype")
     check(current.ndim >= 1 and len(current) >= 1, "current", tuple(current.shape), "[time, ...]")
     if fusible(current, len(current)):
         from rewire.kernels.lif import fire  # needs Triton, which need not be there
 
-        return fire(current, tau, threshold, rest, surrogate)
+        return fire(current, tau, threshold, rest, surrogate, reset)
     keep = torch.is_grad_enabled() and current.requires_grad
-    return _Fire.apply(current, tau, threshold, rest, surrogate, keep)  # pyright: ignore
+    return _Fire.apply(current, tau, threshold, rest, surrogate, reset, keep)  # pyright: ignore
 
 
 def lif(
@@ -154,16 +164,21 @@ def lif(
     threshold: float = 1.0,
     rest: float = 0.0,
     surrogate: str = "atan",
+    reset: str = "hard",
 ) -> Tensor:
     """Return the spikes of leaky integrate-and-fire neurons for currents ``[time, ...]``."""
-    return _fire(current, tau, threshold, rest, surrogate)
+    return _fire(current, tau, threshold, rest, surrogate, reset)
 
 
 def integrate_and_fire(
-    current: Tensor, threshold: float = 1.0, rest: float = 0.0, surrogate: str = "atan"
+    current: Tensor,
+    threshold: float = 1.0,
+    rest: float = 0.0,
+    surrogate: str = "atan",
+    reset: str = "hard",
 ) -> Tensor:
     """Return the spikes of neurons without leak for currents ``[time, ...]``."""
-    return _fire(current, None, threshold, rest, surrogate)
+    return _fire(current, None, threshold, rest, surrogate, reset)
 
 
 def step(
@@ -173,18 +188,20 @@ def step(
     threshold: float = 1.0,
     rest: float = 0.0,
     surrogate: str = "atan",
+    reset: str = "hard",
 ) -> tuple[Tensor, Tensor]:
     """Advance one time step, for streaming; return the spike and the next voltage.
 
     The equations as they stand, differentiable. `voltage` None is rest, `tau` None is no leak.
     """
-    validate(tau, threshold, rest, surrogate)
+    validate(tau, threshold, rest, surrogate, reset)
     u = torch.full_like(current, rest) if voltage is None else voltage
     m = u + current if tau is None else u + (current - (u - rest)) / tau
     hard = (m >= threshold).to(m.dtype)
     smooth = SURROGATES[surrogate].primitive(m - threshold)
+    after = m - hard * (threshold - rest) if reset == "soft" else hard * rest + (1 - hard) * m
     # The bracket is 0 forward and the surrogate backward.
-    return hard + (smooth - smooth.detach()), hard * rest + (1 - hard) * m
+    return hard + (smooth - smooth.detach()), after
 
 
 class Neuron(nn.Module):
@@ -192,19 +209,24 @@ class Neuron(nn.Module):
 
     tau: float | None
 
-    def __init__(self, tau: float | None, threshold: float, rest: float, surrogate: str) -> None:
+    def __init__(
+        self, tau: float | None, threshold: float, rest: float, surrogate: str, reset: str
+    ) -> None:
         super().__init__()
-        validate(tau, threshold, rest, surrogate)
-        self.tau, self.threshold, self.rest, self.surrogate = tau, threshold, rest, surrogate
+        validate(tau, threshold, rest, surrogate, reset)
+        self.tau, self.threshold, self.rest = tau, threshold, rest
+        self.surrogate, self.reset = surrogate, reset
 
     def forward(self, current: Tensor) -> Tensor:
         """Return spikes of the shape and dtype of `current`."""
-        return _fire(current, self.tau, self.threshold, self.rest, self.surrogate)
+        return _fire(current, self.tau, self.threshold, self.rest, self.surrogate, self.reset)
 
     def extra_repr(self) -> str:
         """Name the constants of the equations."""
         tau = "" if self.tau is None else f"tau={self.tau}, "
-        return f"{tau}threshold={self.threshold}, rest={self.rest}, surrogate={self.surrogate!r}"
+        reset = "" if self.reset == "hard" else f", reset={self.reset!r}"
+        constants = f"threshold={self.threshold}, rest={self.rest}"
+        return f"{tau}{constants}, surrogate={self.surrogate!r}{reset}"
 
 
 class LIF(Neuron):
@@ -216,15 +238,22 @@ class LIF(Neuron):
         threshold: float = 1.0,
         rest: float = 0.0,
         surrogate: str = "atan",
+        reset: str = "hard",
     ) -> None:
-        super().__init__(tau, threshold, rest, surrogate)
+        super().__init__(tau, threshold, rest, surrogate, reset)
 
 
 class IF(Neuron):
     """Integrate-and-fire: `integrate_and_fire` as a module."""
 
-    def __init__(self, threshold: float = 1.0, rest: float = 0.0, surrogate: str = "atan") -> None:
-        super().__init__(None, threshold, rest, surrogate)
+    def __init__(
+        self,
+        threshold: float = 1.0,
+        rest: float = 0.0,
+        surrogate: str = "atan",
+        reset: str = "hard",
+    ) -> None:
+        super().__init__(None, threshold, rest, surrogate, reset)
 
 
 NEURONS = {"lif": LIF, "if": IF}

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
+from rewire import data as datasets
 from rewire import models
 from rewire.config import Config
 from rewire.data import Batches, Dataset
@@ -27,6 +28,12 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     return torch.device("cuda", ranks.local)
 
 
+def load_data(config: Config, data: Dataset | None = None) -> Dataset:
+    """Return the data set as the network sees it; `data` stands in for the named one."""
+    data = data or datasets.load(config.dataset, config.data_dir or None)
+    return data.centred(config.centre)
+
+
 def build_model(config: Config, data: Dataset, device: torch.device) -> models.Spiking:
     """Return the network, if it fits the data."""
     model = models.build(
@@ -37,6 +44,7 @@ def build_model(config: Config, data: Dataset, device: torch.device) -> models.S
         tau=config.tau,
         threshold=config.threshold,
         surrogate=config.surrogate,
+        reset=config.reset,
         dropout=config.dropout,
     )
     wanted = (*(model.input_shape or ()), model.classes)

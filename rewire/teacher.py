@@ -1,12 +1,12 @@
 """A trained network teaches: Hinton, Vinyals, Dean, 2015, https://arxiv.org/abs/1503.02531."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rewire.config import Config
 from rewire.data import Dataset
 from rewire.losses import logits
 from rewire.rundir import RunDir
@@ -21,14 +21,15 @@ def lesson(student: Tensor, teacher: Tensor) -> Tensor:
     return SOFTNESS**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
 
-def load(run: str | Path, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Return the finished run's network as a function from images to logits, without gradients."""
+def load(student: Config, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return the teacher as a function from the student's images to logits, without gradients."""
     with blame("teacher"):
-        config = RunDir.open(run).config()
-        model, _ = trained(run, config, data, device)
+        config = RunDir.open(student.teacher).config()
+        model, _ = trained(student.teacher, config, data, device)
+    apart = student.centre - config.centre
 
     def teach(images: Tensor) -> Tensor:
         with torch.no_grad():
-            return logits(model(images), config.rate_scale)
+            return logits(model(images + apart if apart else images), config.rate_scale)
 
     return teach

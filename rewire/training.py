@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rewire import data as datasets
 from rewire import models, teacher
 from rewire.averaging import Average, reestimate_
 from rewire.config import Config
@@ -28,6 +27,7 @@ from rewire.parts import (
     build_model,
     build_optimizer,
     choose_device,
+    load_data,
     test_batches,
     training_batches,
 )
@@ -234,7 +234,7 @@ def prepare(
     device = choose_device(config.device, ranks)
     enough = f"at least the number of ranks, {ranks.world}"
     check(config.batch_size >= ranks.world, "batch_size", config.batch_size, enough)
-    data = data or datasets.load(config.dataset, config.data_dir or None)
+    data = load_data(config, data)
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)
     model = build_model(config, data, device)
@@ -254,7 +254,7 @@ def prepare(
         optimizer=build_optimizer(config, model),
         train=train,
         test=test_batches(config, data, device),
-        teacher=teacher.load(config.teacher, data, device) if config.teacher else None,
+        teacher=teacher.load(config, data, device) if config.teacher else None,
         ranks=ranks,
     )
     if not ranks.first:  # dropout of its own; the method draws from a generator of its own

@@ -10,12 +10,14 @@ TIME_STEPS = 5
 
 
 def neuron(kind: str) -> Neuron:
-    """A neuron of each kind of arithmetic: exact inverse, division, rest, no leak."""
+    """A neuron of each kind of arithmetic: exact inverse, division, rest, no leak, soft reset."""
     return {
         "half": lambda: LIF(tau=2.0),
         "third": lambda: LIF(tau=3.0, threshold=0.9),
         "rest": lambda: LIF(tau=2.5, threshold=0.5, rest=-0.25),
         "if": lambda: IF(threshold=1.5),
+        "soft": lambda: LIF(tau=2.5, threshold=0.7, rest=-0.1, reset="soft"),
+        "soft if": lambda: IF(threshold=0.9, reset="soft"),
     }[kind]()
 
 

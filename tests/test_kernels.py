@@ -55,7 +55,9 @@ def clear(current: Tensor, neuron: Neuron) -> Tensor:
     for x in current:
         m = u + x if neuron.tau is None else u + (x - (u - neuron.rest)) / neuron.tau
         near = torch.minimum(near, (m - neuron.threshold).abs())
-        u = torch.where(m >= neuron.threshold, neuron.rest, m)
+        soft = m - (neuron.threshold - neuron.rest)
+        after = soft if neuron.reset == "soft" else neuron.rest
+        u = torch.where(m >= neuron.threshold, after, m)
     return near > MARGIN
 
 
@@ -97,6 +99,8 @@ def test_neurons_over_time(time_steps, dtype):
         LIF(tau=3.3, threshold=0.4, rest=-0.5, surrogate="triangle"),
         LIF(tau=1.0),
         LIF(tau=7.5, surrogate="sigmoid"),
+        IF(reset="soft"),
+        LIF(tau=2.5, threshold=0.8, rest=-0.2, reset="soft", surrogate="sigmoid"),
     ],
     ids=repr,
 )
@@ -199,6 +203,13 @@ def group_against_float64(row: list[nn.Module], x: Tensor, time_steps: int) -> N
         assert far(a, b) < (DTYPES[x.dtype] if name == "x" else 2e-5), name
     for (name, a), b in zip(norm.named_buffers(), wide_norm.buffers(), strict=True):
         assert far(a, b) < 1e-5, name
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_norm_fire_pool_with_a_soft_reset(static):
+    row = layers(5, pool=True, training=True)
+    row[1] = LIF(tau=2.5, rest=-0.1, reset="soft", surrogate="sigmoid")
+    group_against_float64(row, normal(1 if static else 4, 3, 5, 6, 6) * 2, 4)
 
 
 SETTINGS = [  # dtype, static, pool, training: every pair of values once, at least

@@ -11,7 +11,7 @@ from spikingjelly.activation_based import surrogate as peer_surrogate
 from torch import Tensor
 
 from rewire.errors import RewireError
-from rewire.neurons import IF, LIF, SURROGATES, integrate_and_fire, lif, step
+from rewire.neurons import IF, LIF, RESETS, SURROGATES, integrate_and_fire, lif, step
 
 PEER_ATAN = 2.0  # SpikingJelly's alpha at which its derivative is 1 / (1 + (pi x)^2)
 TAUS = st.floats(1.01, 20.0)
@@ -38,14 +38,19 @@ class HardStep(torch.autograd.Function):
         return grad * slope, None
 
 
-def slow(current: Tensor, tau=2.0, threshold=1.0, rest=0.0, surrogate="atan") -> Tensor:
+def slow(
+    current: Tensor, tau=2.0, threshold=1.0, rest=0.0, surrogate="atan", reset="hard"
+) -> Tensor:
     """One Python graph per time step; autograd does the rest."""
     voltage, spikes = torch.full_like(current[0], rest), []
     for now in current:
         drive = now if tau is None else (now - (voltage - rest)) / tau
         membrane = voltage + drive
         spike = HardStep.apply(membrane - threshold, surrogate)
-        voltage = torch.where(spike.detach() > 0, torch.full_like(membrane, rest), membrane)
+        lower = (
+            membrane - (threshold - rest) if reset == "soft" else torch.full_like(membrane, rest)
+        )
+        voltage = torch.where(spike.detach() > 0, lower, membrane)
         spikes.append(spike)
     return torch.stack(spikes)
 
@@ -75,9 +80,10 @@ def draw(seed: int, *shape: int, dtype=torch.float32) -> tuple[Tensor, Tensor]:
     time=st.integers(1, 9),
     tau=st.none() | TAUS,
     threshold=st.floats(0.1, 3.0),
-    rest=st.just(0.0) | st.floats(-1.0, 0.05),
+    rest=st.none() | st.just(0.0) | st.floats(-1.0, 0.05),
 )
 def test_equals_spikingjelly(seed, time, tau, threshold, rest):
+    """SpikingJelly's name of the soft reset is `v_reset` None, which rests at 0."""
     options = {
         "v_threshold": threshold,
         "v_reset": rest,
@@ -87,7 +93,8 @@ def test_equals_spikingjelly(seed, time, tau, threshold, rest):
     }
     node = peer.IFNode(**options) if tau is None else peer.LIFNode(tau=tau, **options)
     current, upstream = draw(seed, time, 3, 7)
-    spikes, grad = both(fast, current, upstream, tau=tau, threshold=threshold, rest=rest)
+    ours = {"reset": "soft"} if rest is None else {"rest": rest}
+    spikes, grad = both(fast, current, upstream, tau=tau, threshold=threshold, **ours)
     peer_spikes, peer_grad = both(node, current, upstream)
     assert torch.equal(spikes, peer_spikes)
     torch.testing.assert_close(grad, peer_grad, rtol=1e-5, atol=1e-5)
@@ -99,10 +106,12 @@ def test_equals_spikingjelly(seed, time, tau, threshold, rest):
     tau=st.none() | TAUS,
     rest=st.sampled_from([0.0, -0.3, 0.2]),
     surrogate=st.sampled_from(sorted(SURROGATES)),
+    reset=st.sampled_from(RESETS),
 )
-def test_equals_the_slow_transcription_in_float64(seed, tau, rest, surrogate):
+def test_equals_the_slow_transcription_in_float64(seed, tau, rest, surrogate, reset):
     current, upstream = draw(seed, 6, 2, 5, dtype=torch.float64)
-    constants = {"tau": tau, "threshold": 0.8, "rest": rest, "surrogate": surrogate}
+    constants = {"tau": tau, "threshold": 0.8, "rest": rest}
+    constants |= {"surrogate": surrogate, "reset": reset}
     spikes, grad = both(fast, current, upstream, **constants)
     slow_spikes, slow_grad = both(slow, current, upstream, **constants)
     assert spikes.dtype == torch.float64
@@ -110,10 +119,12 @@ def test_equals_the_slow_transcription_in_float64(seed, tau, rest, surrogate):
     torch.testing.assert_close(grad, slow_grad, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("reset", RESETS)
 @pytest.mark.parametrize("surrogate", sorted(SURROGATES))
 @pytest.mark.parametrize("tau", LEAKS)
-def test_streaming_one_step_at_a_time_equals_all_at_once(tau, surrogate):
-    constants = {"tau": tau, "threshold": 0.9, "rest": -0.1, "surrogate": surrogate}
+def test_streaming_one_step_at_a_time_equals_all_at_once(tau, surrogate, reset):
+    constants = {"tau": tau, "threshold": 0.9, "rest": -0.1}
+    constants |= {"surrogate": surrogate, "reset": reset}
 
     def streamed(current: Tensor, **constants) -> Tensor:
         voltage, spikes = None, []
@@ -163,6 +174,15 @@ def test_the_voltage_returns_to_rest():
     spike, voltage = step(torch.tensor([9.0, 0.1]), rest=-0.25)
     assert spike.tolist() == [1, 0]
     torch.testing.assert_close(voltage, torch.tensor([-0.25, -0.2]))
+
+
+def test_a_soft_reset_keeps_what_lies_above_the_threshold():
+    """Without leak a current of 3/4 fires three times in four steps, where a hard reset has two."""
+    current = torch.full((4,), 0.75)
+    assert integrate_and_fire(current, reset="soft").tolist() == [0, 1, 1, 1]
+    assert integrate_and_fire(current).tolist() == [0, 1, 0, 1]
+    _, voltage = step(torch.tensor([1.75]), tau=None, rest=-0.5, reset="soft")
+    assert voltage.item() == -0.25  # -0.5 + 1.75 - (1 + 0.5)
 
 
 def test_layouts_do_not_matter_and_are_kept():
@@ -233,6 +253,7 @@ def test_modules_keep_no_state_between_calls():
         assert not module.state_dict()
     assert repr(LIF()) == "LIF(tau=2.0, threshold=1.0, rest=0.0, surrogate='atan')"
     assert repr(IF()) == "IF(threshold=1.0, rest=0.0, surrogate='atan')"
+    assert "reset='soft'" in repr(IF(reset="soft"))
 
 
 @pytest.mark.parametrize(
@@ -243,6 +264,7 @@ def test_modules_keep_no_state_between_calls():
         ({"threshold": 0.0}, r"threshold: 0.0 .* above rest \(0.0\)"),
         ({"threshold": 1.0, "rest": 1.5}, "threshold: 1.0"),
         ({"rest": -math.inf}, "rest: -inf"),
+        ({"reset": "sof"}, "reset: unknown 'sof'; did you mean 'soft'?"),
         ({"surrogate": "sigmod"}, "surrogate: unknown 'sigmod'; did you mean 'sigmoid'?"),
     ],
 )

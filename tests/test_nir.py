@@ -167,6 +167,11 @@ def test_maximum_pooling_is_refused_with_what_to_train_instead():
     assert [pool.kind for pool in pools] == ["sum", "sum"]
 
 
+def test_a_soft_reset_is_refused():
+    network = describe(conv_net(pool="avg", kind="soft if"))
+    refused(lambda: to_nir(network), "reset: 'soft'", "NIR")
+
+
 def test_words_and_files(tmp_path):
     refused(lambda: to_nir(describe(conv_net()), "median"), "pooling: unknown 'median'")
     (tmp_path / "x").write_text("not one")

@@ -13,8 +13,11 @@ from rewire.averaging import Average, reestimate_
 from rewire.cli import main
 from rewire.config import Config
 from rewire.evaluate import connectivity, score
+from rewire.export import packed
+from rewire.export.run import export
 from rewire.losses import LOSSES, ce_rate
 from rewire.rundir import RunDir
+from rewire.runtime.model import Runtime
 from rewire.teacher import lesson
 from rewire.train import Step, fit, measure, prepare
 
@@ -203,15 +206,16 @@ def taught(tmp_path_factory):
 
 
 def test_a_step_mixes_labels_and_lesson(taught):
-    """Each with time steps and a scale of its own."""
+    """Each with time steps, a scale and a centre of its own."""
     config = tiny("dense", teacher=str(taught), teacher_weight=0.75, time_steps=2, rate_scale=3.0)
+    config.centre = 0.25
     training = prepare(config)
     images, labels = next(training.train.epoch(0))
     with torch.no_grad():
         output = training.model(images)
         teacher = prepare(RunDir.open(taught).config()).model
         teacher.load_state_dict(RunDir.open(taught).load_model()[0])
-        rates = teacher.eval()(images)
+        rates = teacher.eval()(images + 0.25)
     assert (len(output), len(rates)) == (2, 4)
     wanted = 0.25 * ce_rate(output, labels, 3.0)
     wanted += 0.75 * lesson(3.0 * output.mean(0), 10.0 * rates.mean(0))
@@ -255,6 +259,31 @@ def test_a_teacher_that_cannot_teach_is_refused_in_one_line(taught, data, tmp_pa
     unfit = RunDir.create(tmp_path / "unfit", tiny(), CPU)
     unfit.save_model({"fc1.weight": torch.ones(2, 2)}, {})
     refused(lambda: prepare(tiny(teacher=str(unfit.path))), "teacher: ", "do not fit")
+
+
+# ---------------------------------------------------------------------- centre
+
+
+def test_a_centre_is_taken_from_what_the_network_sees(data):
+    plain, centred = (prepare(tiny(centre=centre), data) for centre in (0.0, 0.25))
+    for one, other in ((plain.train, centred.train), (plain.test, centred.test)):
+        (images, _), (lower, _) = next(one.epoch(0)), next(other.epoch(0))
+        torch.testing.assert_close(images - 0.25, lower, rtol=0, atol=1e-6)
+
+
+def test_whoever_opens_a_run_knows_its_centre(tmp_path):
+    result = fit(tiny("budget", centre=0.25, reset="soft", neuron="if"), tmp_path)
+    assert score(tmp_path).accuracy == result.accuracy
+    file = export(tmp_path).path
+    network = packed.read(file)
+    assert network.mean == (0.25,)
+    assert {stage.neuron.reset for stage in network.stages if stage.neuron} == {"soft"}
+    digits = datasets.load("digits")
+    runtime = Runtime(network)
+    found = runtime(runtime.normalise(digits.test_images)).mean(0).argmax(1)
+    assert float((found == digits.test_labels).float().mean()) == pytest.approx(
+        result.accuracy, abs=0.02
+    )
 
 
 # ---------------------------------------------------------------------- early time steps

@@ -47,7 +47,7 @@ def assert_same(traces):
     width=st.one_of(st.integers(5, 40), st.integers(60, 80)),
     kernel=st.sampled_from([1, 3, 5]),
     pool=st.sampled_from(["max", "avg", "none"]),
-    kind=st.sampled_from(["half", "third", "rest", "if"]),
+    kind=st.sampled_from(["half", "third", "rest", "if", "soft", "soft if"]),
     connectivity=st.sampled_from([0.05, 0.4, 1.0]),
     threads=st.sampled_from([1, 3]),
     seed=st.integers(0, 1000),
@@ -82,9 +82,9 @@ def assert_close(wanted, got, share=1e-4):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("pool", ["max", "avg"])
-def test_same_spikes_as_the_training_model(kernels, pool):
-    model = conv_net(pool=pool)
+@pytest.mark.parametrize(("pool", "kind"), [("max", "half"), ("avg", "half"), ("max", "soft if")])
+def test_same_spikes_as_the_training_model(kernels, pool, kind):
+    model = conv_net(pool=pool, kind=kind)
     images = torch.randn(64, *model.input_shape)
     runtime = Runtime(describe(model), kernels=kernels, exact=True)
     assert_close(trained(model, images), runtime.trace(images))

@@ -29,6 +29,11 @@ class Dataset:
         """Shape of one image: channels, height, width."""
         return tuple(self.train_images.shape[1:])
 
+    def centred(self, centre: float) -> "Dataset":
+        """Return a set whose normalised pixels are all less by `centre`."""
+        shifted = (m + centre * s for m, s in zip(self.mean, self.std, strict=True))
+        return replace(self, mean=tuple(shifted)) if centre else self
+
     def hold_out(self, count: int) -> "Dataset":
         """Return a set whose test part is `count` training images, for choosing recipes.
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from rewire.errors import RewireError, check, unknown
+from rewire.errors import RewireError, check, check_word, unknown
 from rewire.export.gaps import from_bits, from_gaps, to_bits, to_gaps
 from rewire.export.structure import LIMIT, Network, Neuron, Pool, Stage
+from rewire.neurons import RESETS
 from rewire.rundir import replacing
 
 FORMAT = "rewire packed 1"
@@ -196,8 +197,10 @@ def _values(name: str, shape: tuple[int, ...], index: Any, values: Any, scale: A
 
 def _neuron(record: Mapping[str, Any]) -> Neuron:
     tau = record["tau"]
-    constants = (_typed(record, key, float) for key in ("threshold", "rest"))
-    return Neuron(None if tau is None else _typed(record, "tau", float), *constants)
+    threshold, rest = (_typed(record, key, float) for key in ("threshold", "rest"))
+    reset = _typed({"reset": "hard", **record}, "reset", str)  # older files do not name it
+    check_word("reset", reset, RESETS)
+    return Neuron(None if tau is None else _typed(record, "tau", float), threshold, rest, reset)
 
 
 def _array(array: Any, dtype: Any) -> NDArray[Any]:

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 import rewire
-from rewire import data as datasets
 from rewire.config import Config
 from rewire.data import Dataset
 from rewire.errors import check, unknown
 from rewire.export import coo, nir, packed
 from rewire.export.structure import Network, describe
 from rewire.models import Spiking
+from rewire.parts import load_data
 from rewire.rundir import RunDir
 from rewire.runtime.model import Runtime
 from rewire.trained import trained
@@ -37,7 +37,7 @@ class Exported:
 def open_run(run: str | Path, data_dir: str | None = None) -> tuple[Spiking, Config, Dataset]:
     """Return the trained network of a run, its settings and its data."""
     config = RunDir.open(run).config({"data_dir": data_dir} if data_dir else None)
-    data = datasets.load(config.dataset, config.data_dir or None)
+    data = load_data(config)
     model, _ = trained(run, config, data, torch.device("cpu"))
     return model, config, data
 

@@ -29,6 +29,7 @@ class Neuron(NamedTuple):
     tau: float | None
     threshold: float
     rest: float
+    reset: str = "hard"
 
 
 class Pool(NamedTuple):
@@ -116,7 +117,7 @@ class Stage:
             inside = index[0] >= 0 and index[-1] < math.prod(self.shape)
             check(inside and bool((np.diff(index) > 0).all()), self.name, "index", "sorted, inside")
         if self.neuron is not None:
-            neurons.validate(*self.neuron, "atan")
+            neurons.validate(**self.neuron._asdict(), surrogate="atan")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -189,7 +190,7 @@ def _collect(model: Spiking) -> list[dict[str, Any]]:
         elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and "neuron" not in stages[-1]:
             stages[-1]["norm"] = layer
         elif isinstance(layer, neurons.Neuron):
-            stages[-1]["neuron"] = Neuron(layer.tau, layer.threshold, layer.rest)
+            stages[-1]["neuron"] = Neuron(layer.tau, layer.threshold, layer.rest, layer.reset)
         elif isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
             stages[-1]["pool"] = _pool(name, layer)
         elif isinstance(layer, nn.AvgPool1d) and layer.kernel_size == layer.stride:

@@ -87,6 +87,7 @@ def run(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
         neuron.threshold,
         neuron.rest,
         neuron.surrogate,
+        neuron.reset,
     )
     return spikes.unflatten(0, (time_steps, x.shape[1]))
 

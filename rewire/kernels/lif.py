@@ -6,7 +6,7 @@ from rewire.kernels import ops
 
 
 def fire(
-    current: Tensor, tau: float | None, threshold: float, rest: float, surrogate: str
+    current: Tensor, tau: float | None, threshold: float, rest: float, surrogate: str, reset: str
 ) -> Tensor:
     """Return the spikes for currents ``[time, ...]``; what is expanded over time is read once."""
     time_steps = len(current)
@@ -15,7 +15,7 @@ def fire(
     # Every neuron is alone, so channels-last images stay as they lie in memory.
     moved = x.ndim == 5 and not x.is_contiguous()
     x = x.movedim(2, -1) if moved else x
-    constants = tau, threshold, rest, surrogate
+    constants = tau, threshold, rest, surrogate, reset
     flat = x.reshape(len(x), -1).contiguous()
     none = (None, None, None, None, 0.0, False)
     spikes, _ = ops.fire(flat, *none, time_steps, static, False, *constants)

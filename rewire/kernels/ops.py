@@ -42,9 +42,10 @@ def _tile(channels: int, size: int) -> dict[str, int]:
     return {"ROWS": max(1, size // width), "WIDTH": width}
 
 
-def _constants(tau: float | None, threshold: float, rest: float) -> dict[str, Any]:
+def _constants(tau: float | None, threshold: float, rest: float, reset: str) -> dict[str, Any]:
     gain, leak = (1.0, 1.0) if tau is None else (1.0 / tau, 1.0 - 1.0 / tau)
-    return {"GAIN": gain, "LEAK": leak, "THRESHOLD": threshold, "REST": rest}
+    constants = {"GAIN": gain, "LEAK": leak, "THRESHOLD": threshold, "REST": rest}
+    return constants | {"SOFT": reset == "soft"}
 
 
 @torch.library.custom_op("rewire::statistics", mutates_args=("running_mean", "running_var"))
@@ -102,6 +103,7 @@ def fire(
     threshold: float,
     rest: float,
     surrogate: str,
+    reset: str = "hard",
 ) -> tuple[Tensor, Tensor]:
     """Return spikes, and the winners of the pooling windows where `pool`.
 
@@ -111,7 +113,7 @@ def fire(
     spikes, winners = _empty(x, time_steps, static, pool)
     x = _rows(x)
     total = x.numel() if static else x.numel() // time_steps
-    flags = {"TIME": time_steps, "STATIC": static, **_constants(tau, threshold, rest)}
+    flags = {"TIME": time_steps, "STATIC": static, **_constants(tau, threshold, rest, reset)}
     norm = mean, variance, weight, bias
     if pool:
         channels, pooled_total = x.shape[-1], winners.numel()
@@ -180,6 +182,7 @@ def fire_backward(
     threshold: float,
     rest: float,
     surrogate: str,
+    reset: str = "hard",
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of x, and ``sum dy``, ``sum dy (x - mean)`` of every channel."""
     grad, x = _rows(grad), _rows(x)
@@ -198,7 +201,7 @@ def fire_backward(
     count = x.numel() // channels
     flags = {"TIME": time_steps, "STATIC": static, "NORM": norm, "POOL": pool}
     flags |= {"BATCH": batch_statistics, "SURROGATE": surrogate, **tile}
-    flags |= _constants(tau, threshold, rest)
+    flags |= _constants(tau, threshold, rest, reset)
     if norm:
         some = min(tiles, SUM_PROGRAMS)
         parts = x.new_empty(2, some, channels, dtype=torch.float32)

@@ -58,6 +58,12 @@ def _charge(u, x, mean, gain, push, LEAK: tl.constexpr, NORM: tl.constexpr):
 
 
 @triton.jit
+def _reset(m, THRESHOLD: tl.constexpr, REST: tl.constexpr, SOFT: tl.constexpr):
+    """Return the voltage after a step."""
+    return tl.where(m >= THRESHOLD, m - (THRESHOLD - REST) if SOFT else REST, m)
+
+
+@triton.jit
 def _derivative(m, THRESHOLD: tl.constexpr, SURROGATE: tl.constexpr):
     """Return the surrogate's derivative at ``m - threshold``."""
     if SURROGATE == "atan":
@@ -184,7 +190,7 @@ def fire(
     x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, spike_ptr, total, channels, eps,
     TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SOFT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the spikes of one tile; STATIC: the same current at every step, read once."""
     _, column, offset, inside = _tile(tl.program_id(0) * ROWS, total, channels, ROWS, WIDTH)
@@ -195,7 +201,7 @@ def fire(
     u = tl.full((ROWS, WIDTH), REST, tl.float32)
     for t in tl.static_range(TIME):
         m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, NORM)
-        u = tl.where(m >= THRESHOLD, REST, m)
+        u = _reset(m, THRESHOLD, REST, SOFT)
         spike = tl.where(m >= THRESHOLD, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
         tl.store(spike_ptr + t * tl.cast(total, tl.int64) + offset, spike, mask=inside)
 
@@ -206,7 +212,7 @@ def fire_and_pool(
     total, pooled_total, channels, height, width, eps,
     TIME: tl.constexpr, STATIC: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SOFT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the spikes of 2x2 windows and, two bits a time step, which neuron of it won.
 
@@ -230,7 +236,7 @@ def fire_and_pool(
         spikes = tl.zeros((ROWS, WIDTH), tl.int32)
         for t in tl.static_range(TIME):
             m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, True)
-            u = tl.where(m >= THRESHOLD, REST, m)
+            u = _reset(m, THRESHOLD, REST, SOFT)
             spikes |= tl.where(m >= THRESHOLD, 1 << t, 0)
         winner |= (spikes & ~fired) * (k % 2 + (k // 2 << 16))
         fired |= spikes
@@ -256,7 +262,7 @@ def fire_backward(
     TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, POOL: tl.constexpr,
     REDUCE: tl.constexpr, BATCH: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
-    SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SOFT: tl.constexpr, SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Integrate anew, go back in time, and either sum over rows or write the gradient of x.
 
@@ -307,7 +313,7 @@ def fire_backward(
             ms = ()
             for t in tl.static_range(TIME):
                 m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, NORM)
-                u = tl.where(m >= THRESHOLD, REST, m)
+                u = _reset(m, THRESHOLD, REST, SOFT)
                 ms = ms + (m,)
             carry = tl.zeros((ROWS, WIDTH), tl.float32)
             static_dy = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -315,9 +321,10 @@ def fire_backward(
                 g = gs[t].to(tl.float32)
                 if POOL:
                     g = tl.where((won & (1 << t)) != 0, g, 0.0)
-                carry = g * _derivative(ms[t], THRESHOLD, SURROGATE) + tl.where(
-                    ms[t] >= THRESHOLD, 0.0, carry * LEAK
-                )
+                carry = carry * LEAK
+                if not SOFT:
+                    carry = tl.where(ms[t] >= THRESHOLD, 0.0, carry)
+                carry += g * _derivative(ms[t], THRESHOLD, SURROGATE)
                 if STATIC:
                     static_dy += carry
                 elif REDUCE:

@@ -143,7 +143,7 @@ def fire(stage: Stage, current: Tensor, state: np.ndarray) -> Tensor:
     assert stage.neuron is not None
     voltage, spikes = torch.from_numpy(state), []
     for now in current:
-        spike, after = neurons.step(now, voltage, *stage.neuron)
+        spike, after = neurons.step(now, voltage, **stage.neuron._asdict())
         voltage.copy_(after)
         spikes.append(spike)
     return torch.stack(spikes)

@@ -24,6 +24,7 @@ enum { NO_LEAK, MULTIPLY, DIVIDE };
 typedef struct {
     int32_t leak; /* MULTIPLY: 1 / tau is exact, and much quicker than dividing by tau */
     float tau, threshold, rest;
+    float fall; /* soft reset: threshold - rest, which a spike takes away; hard reset: 0 */
 } neuron_t;
 
 typedef struct {
@@ -51,7 +52,8 @@ int rewire_best_path(void)
 }
 
 /* ---------------------------------------------------------------- fire
- * m = u + (I - (u - rest)) / tau, or u + I;  S = m >= threshold;  u = S ? rest : m */
+ * m = u + (I - (u - rest)) / tau, or u + I;  S = m >= threshold;  u = S ? rest : m
+ * soft reset: u = S ? m - fall : m */
 
 static void fire_portable(const neuron_t *n, const float *current, float *u, uint16_t *spikes,
                           int64_t vectors)
@@ -69,7 +71,7 @@ static void fire_portable(const neuron_t *n, const float *current, float *u, uin
                 m = (n->leak == MULTIPLY ? d * inverse : d / n->tau) + u[i];
             }
             const unsigned fired = m >= n->threshold;
-            u[i] = fired ? n->rest : m;
+            u[i] = !fired ? m : n->fall > 0 ? m - n->fall : n->rest;
             bits |= fired << k;
         }
         spikes[v] = (uint16_t)bits;
@@ -91,7 +93,8 @@ __attribute__((target("avx2"))) static unsigned fire8(const neuron_t *n, __m256 
                           u);
     }
     const __m256 fired = _mm256_cmp_ps(m, _mm256_set1_ps(n->threshold), _CMP_GE_OQ);
-    _mm256_storeu_ps(at, _mm256_blendv_ps(m, rest, fired));
+    const __m256 after = n->fall > 0 ? _mm256_sub_ps(m, _mm256_set1_ps(n->fall)) : rest;
+    _mm256_storeu_ps(at, _mm256_blendv_ps(m, after, fired));
     return (unsigned)_mm256_movemask_ps(fired);
 }
 
@@ -121,7 +124,8 @@ __attribute__((target("avx512f"))) static inline uint16_t fire16(const neuron_t 
                           u);
     }
     const __mmask16 fired = _mm512_cmp_ps_mask(m, _mm512_set1_ps(n->threshold), _CMP_GE_OQ);
-    _mm512_storeu_ps(at, _mm512_mask_blend_ps(fired, m, rest));
+    const __m512 after = n->fall > 0 ? _mm512_sub_ps(m, _mm512_set1_ps(n->fall)) : rest;
+    _mm512_storeu_ps(at, _mm512_mask_blend_ps(fired, m, after));
     return fired;
 }
 

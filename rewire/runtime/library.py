@@ -27,6 +27,7 @@ class NeuronRecord(ctypes.Structure):
         ("tau", ctypes.c_float),
         ("threshold", ctypes.c_float),
         ("rest", ctypes.c_float),
+        ("fall", ctypes.c_float),
     )
 
 
@@ -97,7 +98,8 @@ def neuron_record(neuron: Neuron | None) -> NeuronRecord:
         return NeuronRecord()
     tau = neuron.tau
     leak = 0 if tau is None else 1 if exact_inverse(tau) else 2
-    return NeuronRecord(leak, 0.0 if tau is None else tau, neuron.threshold, neuron.rest)
+    fall = neuron.threshold - neuron.rest if neuron.reset == "soft" else 0.0
+    return NeuronRecord(leak, 0.0 if tau is None else tau, neuron.threshold, neuron.rest, fall)
 
 
 def exact_inverse(tau: float) -> bool:
