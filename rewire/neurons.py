@@ -119,10 +119,10 @@ class _Fire(torch.autograd.Function):
             torch.ge(m, threshold, out=s)
             if reset == "soft":
                 torch.sub(m, s, alpha=threshold - rest, out=u)
-                continue
-            torch.addcmul(m, m, s, value=-1, out=u)
-            if rest:
-                u.add_(s, alpha=rest)
+            else:
+                torch.addcmul(m, m, s, value=-1, out=u)
+                if rest:
+                    u.add_(s, alpha=rest)
         if keep:
             ctx.save_for_backward(membrane, spikes)
             ctx.tau, ctx.threshold, ctx.surrogate, ctx.reset = tau, threshold, surrogate, reset
