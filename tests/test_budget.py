@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference import Task, Twin, blank, close, compete, path, pull, row, strongest
+from reference import Task, Twin, close, compete, path, pull, row, strongest
 from refusal import refused
 from torch import nn
 
@@ -16,21 +16,30 @@ def sizes_of(u, scales):
     return [[abs(x) / scale for x in layer] for layer, scale in zip(u, scales, strict=True)]
 
 
+def shrunk(u, masks, taken):
+    """Bring every present u nearer to 0 by what is taken in its layer, but not past 0."""
+    return [
+        [max(abs(x) - t, 0.0) * (1 if x > 0 else -1) * m for x, m in zip(layer, mask, strict=True)]
+        for layer, mask, t in zip(u, masks, taken, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("shrink", [0.0, 0.6])
 @pytest.mark.parametrize("balance", [0.0, 0.5])
 @pytest.mark.parametrize(("scope", "fixed"), [("global", 1.0), ("layer", 0.8)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_its_twin(kind, scope, fixed, balance):
+def test_equals_its_twin(kind, scope, fixed, balance, shrink):
     task, steps, ramp, every, share = Task(6, 5, 3), 40, 0.5, 3, 0.2
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
-    options = {"fixed": fixed, "scope": scope, "floor": 0.5, "balance": balance}
+    options = {"fixed": fixed, "scope": scope, "floor": 0.5, "balance": balance, "shrink": shrink}
     method = Budget(connectivity=share, ramp=ramp, every=every, **options)
     method.attach(task.model, optimizer, total_steps=steps)
     u, back = twin.read(), 0
-    scales = [len(layer) ** balance for layer in u]
+    scales, taken = [len(layer) ** balance for layer in u], [0.0 for _ in u]
     for step in range(1, steps + 1):
         task.backward(step)
         optimizer.step()
-        twin.write(blank(u, twin.masks))
+        twin.write(shrunk(u, twin.masks, taken))
         g = twin.gradient(step)  # at the sparse weights, for every synapse
         twin.write(u)
         twin.move(g)
@@ -44,8 +53,13 @@ def test_equals_its_twin(kind, scope, fixed, balance):
                 twin.masks = [strongest(s, max(1, round(now * len(s)))) for s in sizes]
             pairs = zip(sum(before, []), sum(twin.masks, []), strict=True)
             back += sum(after and not past for past, after in pairs)
+            absent = [
+                [abs(x) for x, m in zip(*pair, strict=True) if not m]
+                for pair in zip(u, twin.masks, strict=True)
+            ]
+            taken = [shrink * max(sizes, default=0.0) for sizes in absent]
         assert [m.flatten().tolist() for m in method.masks().values()] == twin.masks
-        assert close(task.flat(), sum(blank(u, twin.masks), []), 1e-12)
+        assert close(task.flat(), sum(shrunk(u, twin.masks, taken), []), 1e-12)
     assert sum(map(sum, twin.masks)) == 9
     assert back > 0  # some came back
 
@@ -76,6 +90,24 @@ def test_by_hand():
     pull(layer, optimizer, 0.0, 2.0, 0.0, 0.0)
     # the second went on from -.3, where it was when it left
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.5, 0.0, 0.0])
+
+
+def test_shrink_by_hand():
+    layer = row(0.5, -0.3, 0.2, 0.1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    method = Budget(connectivity=0.5, ramp=0.25, every=2, shrink=0.5)
+    method.attach(layer, optimizer, total_steps=4)
+    assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.2, 0.1])
+    pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
+    # the strongest that is left out has .2, so all others lose .1
+    assert layer.weight.tolist()[0] == pytest.approx([0.4, -0.2, 0.0, 0.0])
+    pull(layer, optimizer, 0.0, 0.0, 2.0, 0.0)
+    # the third falls to 0, and the fourth, of .1, is now the strongest outside
+    assert layer.weight.tolist()[0] == pytest.approx([0.45, -0.25, 0.0, 0.0])
+    pull(layer, optimizer, 0.0, -2.7, 0.0, 0.0)
+    # between two rewirings the second falls to -.03, below what is taken: present, but 0
+    assert layer.weight.tolist()[0] == pytest.approx([0.45, 0.0, 0.0, 0.0])
+    assert method.masks()["weight"].tolist() == [[True, True, False, False]]
 
 
 @pytest.mark.parametrize("first", [1.0, 0.9])
@@ -192,6 +224,7 @@ def test_layers_of_zeros_of_one_weight_and_without_gradient():
         ("fixed", 0.2),
         ("every", 0),
         ("floor", 2),
+        ("shrink", 1.5),
         ("scope", "x"),
     ],
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rewire.asked import asked
 from rewire.cost import Uses
-from rewire.cut import SCOPES, wire
+from rewire.cut import SCOPES, levels, wire
 from rewire.errors import check, check_word
 from rewire.method import Latent
 from rewire.schedules import cubic
@@ -30,6 +30,11 @@ class Budget(Latent):
     of whose inputs matter, loses its places to a large hidden one. Where synapses have a `cost`,
     their strength is divided by ``cost^price`` too: the same count of weights goes where it costs
     less.
+
+    Absent latents crowd just below the cut, so present ones must crowd just above it to stay, and
+    their weights hardly differ. `shrink` takes a share of the level of the cut from all of them:
+    ``w = u - clip(u, -shrink level, shrink level)``, level being the strongest absent ``|u|`` of
+    the layer; 0 is the hard threshold, 1 the soft one.
     """
 
     name = "budget"
@@ -51,6 +56,10 @@ class Budget(Latent):
     balance: float = field(
         default=0.25, metadata={"help": "favour of small layers over large ones"}
     )
+    shrink: float = field(
+        default=0.0,
+        metadata={"help": "share of the cut's level taken from present weights: 0 hard, 1 soft"},
+    )
     scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
     cost: str = field(
         default="weights",
@@ -68,6 +77,7 @@ class Budget(Latent):
         check(self.every >= 1, "every", self.every, "1 or more")
         check(0 <= self.floor <= 1, "floor", self.floor, "in [0, 1]")
         check(0 <= self.balance <= 1, "balance", self.balance, "in [0, 1]")
+        check(0 <= self.shrink <= 1, "shrink", self.shrink, "in [0, 1]")
         check_word("scope", self.scope, SCOPES)
         check_word("cost", self.cost, COSTS)
         check(0 <= self.price <= 1, "price", self.price, "in [0, 1]")
@@ -78,6 +88,8 @@ class Budget(Latent):
         for layer in layers:
             layer.state["latent"] = layer.weight.detach().clone()
             layer.state["mask"] = torch.ones_like(layer.weight, dtype=torch.bool)
+            if self.shrink:
+                layer.state["level"] = layer.weight.new_zeros(())
         if self.cost != "weights":
             assert self._model is not None
             for layer in layers:
@@ -103,6 +115,9 @@ class Budget(Latent):
         masks = wire(layers, strengths, self.places, self.scope, self.floor)
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)
+            if self.shrink:
+                (level,) = levels([layer.state["latent"].abs()], [mask])
+                layer.state["level"].copy_(level)
 
     def places(self, layer: Layer) -> float:
         """Return the share of a layer's synapses there is room for now."""
@@ -132,10 +147,20 @@ class Budget(Latent):
         return layer.state["mask"]
 
     def project(self, layer: Layer) -> Tensor:
-        """``w = u mask``."""
-        return layer.state["latent"] * layer.state["mask"]
+        """``w = (u - clip(u, -shrink level, shrink level)) mask``."""
+        weight = torch.empty_like(layer.weight)
+        self._project(layer, weight)
+        return weight
 
     def project_(self, layer: Layer) -> None:
-        """Multiply straight into the weight; a CPU reads bytes several times as fast as bools."""
-        mask = layer.state["mask"].view(torch.uint8)
-        torch.mul(layer.state["latent"], mask, out=layer.weight)
+        """Write straight into the weight."""
+        self._project(layer, layer.weight)
+
+    def _project(self, layer: Layer, out: Tensor) -> None:
+        latent = layer.state["latent"]
+        if self.shrink:
+            taken = self.shrink * layer.state["level"]
+            taken = taken if taken.is_cuda else taken.item()  # a CPU clips by numbers much faster
+            latent = torch.sub(latent, torch.clamp(latent, -taken, taken, out=out), out=out)
+        # a CPU reads bytes several times as fast as bools
+        torch.mul(latent, layer.state["mask"].view(torch.uint8), out=out)
