@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rewire.config import Config
+from rewire.errors import RewireError
 from rewire.rundir import RunDir
 
 
@@ -148,4 +149,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RewireError as error:
+        raise SystemExit(f"time_to_accuracy: {error}") from None
+    except subprocess.CalledProcessError as error:  # rewire train has told why
+        raise SystemExit(error.returncode) from None

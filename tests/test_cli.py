@@ -287,7 +287,7 @@ def test_a_run_that_is_not_finished_cannot_be_tested(stopped, refused):
 
 FAULTS = """
 import resource, torch
-from rewire.cli import keep_memory
+from rewire.cli.train import keep_memory
 
 def faults():
     step = lambda: [torch.ones(1 << 20) for _ in range(16)]

@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 training failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. Wha
 imported where it is used, so that help is quick.
 """
 
-import ctypes
 import signal
 import sys
 import warnings
@@ -29,8 +28,6 @@ examples:
   rewire train --preset mnist-fast --out runs/mine  first: rewire data get mnist
   rewire train --resume runs/mine                   go on where it stopped"""
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train.train,
     "eval": train.evaluate,
@@ -44,17 +41,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
-def keep_memory() -> None:
-    """Let glibc keep freed blocks: new pages at every step cost a sixth of a CPU's training."""
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if hasattr(libc, "mallopt"):  # musl has none
-        libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
-        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most it allows
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    keep_memory()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = arguments[0] if arguments else "--help"
     for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text

@@ -1,5 +1,6 @@
 """`rewire train` and `rewire eval`."""
 
+import ctypes
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from rewire.ranks import Ranks
     from rewire.train import Result
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
 
 def train(arguments: Sequence[str]) -> None:
     """Train a network; every setting and every field of a method is a flag."""
     from rewire.ranks import joined
 
+    keep_memory()
     with joined() as ranks, one_voice(ranks):
         given = train_parser().read(arguments)
         config, out, resume = ranks.told(lambda: plan(given))
@@ -46,6 +50,14 @@ def train(arguments: Sequence[str]) -> None:
             raise
         print_result(result)
         print(f"run directory: {out}")
+
+
+def keep_memory() -> None:
+    """Let glibc keep freed blocks: new pages at every step cost a sixth of a CPU's training."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "mallopt"):  # musl has none
+        libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most it allows
 
 
 def plan(given: dict[str, Any]) -> tuple[Config, str | Path, bool]:
