@@ -17,8 +17,10 @@ import json
 import math
 import time
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +56,7 @@ BASE = {  # the preset
     "begin": 0.0,  # first voltage
     "bias": 0.0,  # learning rate of a bias of the hidden neurons, as a multiple of lr
     "felt": 1.0,  # share of the gradient that absent synapses feel
-    "moved": 1.0,  # share of Adam's step that absent synapses take
+    "stepped": 1.0,  # share of Adam's step that absent synapses take
     "forget": 0.0,  # decay of absent latents a step, as a multiple of lr
 }
 
@@ -106,12 +108,18 @@ def adam(
     first, second = 1 - of["beta1"] ** step, 1 - of["beta2"] ** step
     change = lr * (mean / first) / ((square / second).sqrt() + of["eps"])
     left = torch.where(mask, 1.0, 1 - lr * of["forget"])
-    u.copy_(u * left - change * torch.where(mask, 1.0, of["moved"]))
+    u.copy_(u * left - change * torch.where(mask, 1.0, of["stepped"]))
 
 
 def count_from(keys: Tensor, low: Tensor) -> Tensor:
     """Return for each network how many keys are `low` or more."""
     return (keys >= low[:, None]).sum(1)
+
+
+@cache
+def fused(function: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """Return the function as one kernel on a GPU, as it is elsewhere."""
+    return torch.compile(function, dynamic=False) if device == "cuda" else function
 
 
 class Networks:
@@ -140,9 +148,9 @@ class Networks:
         sizes = torch.ones_like(self.latent)
         sizes[:, FIRST:] = (FIRST / SECOND) ** self.one["balance"]
         self.favour = sizes
-        compiled: Callable = torch.compile(dynamic=False) if device == "cuda" else lambda f: f
-        self.neurons, self.move = compiled(neurons), compiled(move)
-        self.adam, self.count_from = compiled(adam), compiled(count_from)
+        self.neurons, self.move, self.adam, self.count_from = (
+            fused(function, device) for function in (neurons, move, adam, count_from)
+        )
 
     def excite_(self, images: Tensor) -> None:
         """Scale the first layer so that its currents have a spread of 1, as `excite_` does."""
@@ -302,7 +310,7 @@ def judge(networks: Networks, images: Tensor, labels: Tensor) -> tuple[Tensor, T
     return 100 * right / len(labels), loss / len(labels)  # pyright: ignore[reportReturnType]
 
 
-def compare(names: list[str], seeds: list[int], epochs: int, device: str) -> list[dict]:
+def compare(names: list[str], seeds: list[int], epochs: int, device: str) -> list[dict[str, Any]]:
     """Train every recipe with every seed; return one row for each."""
     data = load("mnist").hold_out(5000)
     pairs = list(product(names, seeds))
@@ -353,7 +361,7 @@ def parse(name: str) -> dict[str, float]:
     return settings
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     """Return a Markdown table of means over seeds, lowest losses first."""
     columns = ("accuracy", "loss", "moved_accuracy", "moved_loss", "training_loss")
     columns += ("learned_accuracy",)
