@@ -389,6 +389,10 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=32, help="networks side by side")
     parser.add_argument("--out", type=Path, help="JSON lines, one a run, added at the end")
     given = parser.parse_args()
+    if min(given.seeds, given.epochs) < 1:
+        parser.error("--seeds and --epochs must be 1 or more")
+    for name in given.recipes:
+        parse(name)  # before the first is trained
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     seeds, rows = list(range(given.seeds)), []

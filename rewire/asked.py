@@ -44,7 +44,8 @@ class _Asked:
     def __set__(self, method: "Method", value: Any) -> None:
         value = value.asked if isinstance(value, Connectivity) else value  # dataclasses.replace
         value = self.default if value is self else value
-        check(value is None or 0 < value <= 1, "connectivity", value, "in (0, 1]")
+        free = value is None and self.default is None
+        check(free or (value is not None and 0 < value <= 1), "connectivity", value, "in (0, 1]")
         method.asked = value  # pyright: ignore
 
 

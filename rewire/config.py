@@ -165,6 +165,9 @@ class Config:
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Return the fields that decide the outcome and differ from a saved ``asdict(config)``."""
         mine, rules = asdict(self), settings()
+        if other.get("method") == self.method:  # options that came later were at their defaults
+            known = method_defaults(self.method) | dict(other.get("options", {}))
+            other = {**other, "options": {key: known[key] for key in mine["options"]}}
         shared = [key for key in mine if key in other]
         return [
             key
@@ -206,6 +209,13 @@ def allowed_words(rule: Field) -> tuple[str, ...]:
 def flag(key: str) -> str:
     """Return a field's name as a flag."""
     return "--" + key.replace("_", "-")
+
+
+def words_of(flags: Mapping[str, str]) -> list[str]:
+    """Return flags as words; a value that begins with a dash could be taken for another flag."""
+    joined = {key: f"{flag(key)}={value}" for key, value in flags.items() if value[:1] == "-"}
+    pairs = ([joined[k]] if k in joined else [flag(k), v] for k, v in flags.items())
+    return [word for pair in pairs for word in pair]
 
 
 def presets() -> dict[str, str]:

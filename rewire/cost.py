@@ -27,35 +27,29 @@ class Uses:
         layers: Sequence[Layer],
         looking: Callable[[], bool] | None = None,
     ):
-        self.seen: dict[str, float | Tensor] = {}
+        self.seen: dict[str, Tensor | float] = {}
+        self.calls: dict[str, int] = {}
+        self.mean: dict[str, Tensor | float] = {}  # uses in a call, as last seen
         self.looking = looking
         owners = {id(p): m for m in model.modules() for p in m.parameters(recurse=False)}
-        self.hooks = [
-            owners[id(layer.weight)].register_forward_hook(self._watch(layer)) for layer in layers
-        ]
+        self.hooks = []
+        for layer in layers:
+            watch = _Watch(self, layer.name, layer.weight.dim() - 2)
+            owner = owners[id(layer.weight)]
+            self.hooks.append(owner.register_forward_hook(watch, with_kwargs=True))
 
-    def _watch(self, layer: Layer) -> Any:
-        kernel = layer.weight.dim() - 2
-
-        @torch.no_grad()
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            image = inputs[0] if isinstance(module, _ConvTransposeNd) else output
-            if not isinstance(image, Tensor):
-                return
-            uses = math.prod(image.shape[-kernel:]) if kernel > 0 else 1
-            if self.looking is None:
-                self.seen[layer.name] = uses
-            elif module.training and self.looking():
-                firing = torch.count_nonzero(inputs[0]) / inputs[0].numel()
-                self.seen[layer.name] = uses * firing.clamp(min=QUIET)
-
-        return hook
+    def add(self, name: str, uses: Tensor | float) -> None:
+        """Count one call of a layer; a network that loops over time makes many in a pass."""
+        self.seen[name] = self.seen.get(name, 0.0) + uses
+        self.calls[name] = self.calls.get(name, 0) + 1
 
     def settle(self, layers: Sequence[Layer]) -> None:
         """Write ``layer.state["cost"]`` from what was seen; stop watching if one look is enough."""
         if not self.hooks or not self.seen:
             return
-        uses = [self.seen.get(layer.name, 1) for layer in layers]
+        self.mean |= {name: total / self.calls[name] for name, total in self.seen.items()}
+        self.seen, self.calls = {}, {}
+        uses = [self.mean.get(layer.name, 1) for layer in layers]
         sizes = [layer.weight.numel() for layer in layers]
         mean = sum(u * n for u, n in zip(uses, sizes, strict=True)) / sum(sizes)
         for layer, count in zip(layers, uses, strict=True):
@@ -68,3 +62,26 @@ class Uses:
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
+
+
+class _Watch:
+    """The hook on one layer. A copy of the layer, deep or pickled, has one that watches nothing."""
+
+    def __init__(self, uses: Uses, name: str, kernel: int):
+        self.uses, self.name, self.kernel = uses, name, kernel
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"uses": None}
+
+    @torch.no_grad()
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        inputs = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+        if self.uses is None or inputs is None or not isinstance(output, Tensor):
+            return
+        image = inputs if isinstance(module, _ConvTransposeNd) else output
+        uses = math.prod(image.shape[-self.kernel :]) if self.kernel > 0 else 1
+        if self.uses.looking is None:
+            self.uses.add(self.name, uses)
+        elif module.training and self.uses.looking():
+            firing = torch.count_nonzero(inputs) / inputs.numel()
+            self.uses.add(self.name, uses * firing.clamp(min=QUIET))

@@ -17,13 +17,13 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch import Tensor, nn, optim
+from torch.optim import Optimizer
 
 from rewire import masks as mask_functions
 from rewire.errors import RewireError
 from rewire.seal import Seal
-from rewire.targets import Layer, Targets, find_layers, prunable
+from rewire.targets import Layer, Targets, find_layers, managed, prunable
 from rewire.wiring import apply_masks
 
 CHECKSUM_EVERY = 64
@@ -113,7 +113,11 @@ class Method:
         self._stepped: dict[int, list[Layer]] = {}
         self._seals: dict[str, Seal] = {}
         self.memory: dict[str, Tensor] = {}  # what a method remembers beside its layers
-        self.init(layers)
+        try:
+            self.init(layers)
+        except BaseException:
+            self.detach()  # what a method has put on the model by then
+            raise
         self._layers = layers
         self._show(layers)
         self._seal(layers)
@@ -127,7 +131,7 @@ class Method:
             )
         ]
         for layer in layers:
-            layer.weight.rewired = True  # pyright: ignore[reportAttributeAccessIssue]
+            managed[layer.weight] = True
         return self
 
     @property
@@ -215,7 +219,7 @@ class Method:
         for handle in self._hooks:
             handle.remove()
         for layer in self._layers:
-            vars(layer.weight).pop("rewired", None)
+            managed.pop(layer.weight, None)
         self._model, self._layers, self._optimizers, self._hooks = None, (), (), []
 
     def state_dict(self) -> dict[str, Any]:
@@ -228,6 +232,7 @@ class Method:
             "options": self.options(),
             "step": self._step,
             "total_steps": self._total_steps,
+            "shares": {layer.name: layer.connectivity for layer in self._layers},
             "generator": self._generator.get_state(),
             "seen": {name: mask.clone() for name, mask in self._seen.items()},
             "memory": {key: value.clone() for key, value in self.memory.items()},
@@ -244,7 +249,7 @@ class Method:
         self._need_attached()
         self._refuse_foreign(state)
         self._open = []
-        self._step, self._total_steps = state["step"], state["total_steps"]
+        self._step = state["step"]
         self._generator.set_state(state["generator"].cpu())
         device = next(iter(self._layers)).weight.device
         self.memory = {k: v.to(device, copy=True) for k, v in state["memory"].items()}
@@ -376,14 +381,24 @@ class Method:
         if state.get("method") != self.name:
             raise RewireError(f"method: the state is of {state.get('method')!r}, not {self.name!r}")
         for key, value in self.options().items():
-            if state["options"].get(key) != value:
-                saved = state["options"].get(key)
+            saved = state["options"].get(key, self.defaults()[key])  # older than the option
+            if saved != value:
                 raise RewireError(f"{key}: the state was saved with {saved!r}, not {value!r}")
+        if (steps := state["total_steps"]) != self._total_steps:
+            raise RewireError(
+                f"total_steps: the state was saved with {steps}, not {self._total_steps}"
+            )
         for layer in self._layers:
             saved = state["layers"].get(layer.name)
             if saved is None or set(saved) != set(layer.state):
                 raise RewireError(
                     f"{layer.name}: not in the saved state; the targets must be the same"
+                )
+            share = state.get("shares", {}).get(layer.name, layer.connectivity)
+            if share != layer.connectivity:
+                raise RewireError(
+                    f"targets: the state was saved with {share} for {layer.name}, "
+                    f"not {layer.connectivity}"
                 )
             for key, value in saved.items():
                 if value.shape != layer.state[key].shape:
@@ -440,13 +455,18 @@ class Latent(Method):
             self.project_(layer)
 
 
+DECOUPLED = tuple(
+    getattr(optim, name) for name in ("AdamW", "Adafactor", "Muon") if hasattr(optim, name)
+)
+
+
 def _spare_from_decay_(layer: Layer, absent: Tensor, decay: float) -> None:
     """Cancel beforehand what weight decay will do to absent synapses.
 
     Decoupled: ``u <- u (1 - lr decay)``, so divide. Coupled: ``g <- g + decay u``, so subtract.
     """
     weight, options = layer.weight, layer.options
-    if options.get("decoupled_weight_decay", isinstance(layer.optimizer, AdamW)):
+    if options.get("decoupled_weight_decay", isinstance(layer.optimizer, DECOUPLED)):
         weight.copy_(torch.where(absent, weight / (1 - layer.lr * decay), weight))
         return
     assert weight.grad is not None

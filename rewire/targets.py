@@ -7,8 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from rewire.errors import RewireError, check, unknown
+
+managed = WeakTensorKeyDictionary()  # weights some method has; no mark that a copy would carry
 
 Targets = Callable[[str, nn.Module], bool] | str | Sequence[str] | Mapping[str, float]
 
@@ -141,7 +144,7 @@ def _refuse_unfit(name: str, weight: nn.Parameter) -> None:
     sharded = hasattr(weight, "device_mesh") or hasattr(weight, "_sharded_size")
     if sharded or hasattr(weight, "_is_flat_param"):
         raise RewireError(f"{name}: is an FSDP shard; wrap with DistributedDataParallel instead")
-    if getattr(weight, "rewired", False):
+    if weight in managed:
         raise RewireError(
             f"{name}: another method manages or holds it; call its finish() or detach() first"
         )

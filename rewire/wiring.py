@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rewire.errors import RewireError
+from rewire.targets import managed
 
 
 class Held:
@@ -15,7 +16,7 @@ class Held:
     def __init__(self, optimizer: Optimizer, masks: dict[nn.Parameter, Tensor]):
         self.absent = {weight: ~mask for weight, mask in masks.items()}
         for weight in masks:
-            weight.rewired = True  # pyright: ignore[reportAttributeAccessIssue]
+            managed[weight] = True
         self.hooks = [
             optimizer.register_step_pre_hook(self._mask_gradients),
             optimizer.register_step_post_hook(self._mask_weights),
@@ -37,7 +38,7 @@ class Held:
         for hook in self.hooks:
             hook.remove()
         for weight in self.absent:
-            vars(weight).pop("rewired", None)
+            managed.pop(weight, None)
 
 
 @torch.no_grad()

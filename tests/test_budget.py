@@ -1,5 +1,8 @@
 """Budget against a loop in plain Python: dense feedback, exact counts, a floor for every layer."""
 
+import copy
+import io
+
 import pytest
 import torch
 from reference import Task, Twin, close, compete, path, pull, row, strongest
@@ -7,6 +10,7 @@ from refusal import refused
 from torch import nn
 
 from rewire import METHODS
+from rewire.errors import TrainingFailed
 
 Budget = METHODS["budget"]
 KINDS = {torch.optim.SGD: 3.0, torch.optim.Adam: 0.02}
@@ -145,6 +149,54 @@ def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost, first)
     assert torch.equal(torch.cat([mask.flatten() for mask in masks.values()]), wanted)
     method.finish()
     assert not any(module._forward_hooks for module in model)
+
+
+def test_a_failed_training_is_not_handed_over_as_an_empty_network():
+    layer = row(0.5, -0.3, 0.2, 0.1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    method = Budget(connectivity=0.5, ramp=0.5, every=1).attach(layer, optimizer, total_steps=4)
+    for gradient in (0.0, float("nan"), 0.0, 0.0):
+        pull(layer, optimizer, gradient, 0.0, 0.0, 0.0)
+    with pytest.raises(TrainingFailed, match="not finite"):
+        method.finish()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights_compete_as_wide_ones(dtype):
+    """In float16 |u| / 627,200 would be 0, and the lower index would win."""
+    torch.manual_seed(0)
+    model = nn.Linear(784, 800, bias=False, dtype=dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    method = Budget(connectivity=0.01, ramp=1.0, every=1, balance=1.0)
+    method.attach(model, optimizer, total_steps=1)
+    size = model.weight.detach().abs()
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.step()
+    mask = method.masks()["weight"]
+    assert size[mask].min() >= size[~mask].max()
+
+
+def test_a_connectivity_is_needed():
+    refused(lambda: Budget(connectivity=None), "connectivity", None)
+
+
+@pytest.mark.parametrize("cost", ["weights", "synapses", "synops"])
+def test_a_model_may_be_saved_whole_and_copied_while_it_is_managed(cost):
+    """A copy belongs to nobody; what runs through it is not counted."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = Budget(connectivity=0.5, cost=cost, every=1).attach(model, optimizer, total_steps=4)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    copies = copy.deepcopy(model), torch.load(file, weights_only=False)
+    for other in copies:
+        other(torch.ones(1, 4))
+        its = torch.optim.SGD(other.parameters(), lr=0.1)
+        Budget(connectivity=0.5).attach(other, its, total_steps=4).detach()
+    assert method._uses is None or not method._uses.seen
+    refused(lambda: Budget().attach(model, optimizer, total_steps=4), "another method manages")
+    method.detach()
 
 
 def method_latents(method):

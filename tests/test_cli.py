@@ -224,6 +224,8 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
         (["train", "surplus"], ["surplus: not expected"]),
         (["train", "--device", "tpu"], ["--device: unknown 'tpu'"]),
         (["train", "--dataset", "mnist", "--data-dir", "none"], ["mnist", "rewire data get mnist"]),
+        (["train", "--resume", ""], ["--resume: '' is not allowed; it must be a name"]),
+        (["train", "--preset", ""], ["--preset: '' is not allowed"]),
         (["eval"], ["run: is missing; see rewire eval --help"]),
         (["eval", "none"], ["none", "not a run directory"]),
         (["methods", "--all"], ["flag: unknown '--all'"]),

@@ -238,6 +238,14 @@ def test_differences_name_what_decides_the_outcome():
     assert config.differences(other) == ["epochs", "options"]
 
 
+def test_a_config_from_before_an_option_existed_had_its_default():
+    config = Config(method="budget")
+    old = asdict(config)
+    del old["options"]["shrink"]
+    assert config.differences(old) == []
+    assert Config(method="budget", options={"shrink": 0.5}).differences(old) == ["options"]
+
+
 @pytest.mark.parametrize(
     ("dataset", "epochs"), [("digits", 80), ("mnist", 24), ("fashion-mnist", 24), ("cifar10", 158)]
 )

@@ -37,6 +37,22 @@ def test_one_dimension_and_a_transposed_convolution_that_reads_each_input_once()
     assert cost["0.weight"] == pytest.approx(cost["1.weight"])  # both at 10 positions
 
 
+def test_all_calls_of_a_pass_count_as_in_a_loop_over_time():
+    model = nn.ModuleList([nn.Linear(10, 1, bias=False), nn.Linear(10, 1, bias=False)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    layers, _ = find_layers(model, [optimizer], lambda name, module: True)
+    for layer in layers:
+        layer.state["cost"] = torch.ones(())
+    uses = Uses(model, layers, lambda: True)
+    for firing in (9, 9, 9, 0):
+        model[0](torch.tensor([1.0] * firing + [0.0] * (10 - firing)))
+        model[1](input=torch.tensor([1.0] * 3 + [0.0] * 7))
+    uses.settle(layers)
+    first, second = (layer.state["cost"].item() for layer in layers)
+    assert first / second == pytest.approx((2.7 + 1e-3) / 4 / 0.3, rel=1e-5)
+    uses.stop()
+
+
 def test_hooks_are_gone_after_one_look_and_a_layer_never_seen_counts_once():
     model = nn.Sequential(nn.Conv2d(1, 1, 3), nn.Linear(9, 1))
     uses, cost, layers = watched(model)

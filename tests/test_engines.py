@@ -280,6 +280,13 @@ def test_a_dry_run_lists_the_commands_of_what_is_missing(local, call, tmp_path):
         assert model.read_bytes() == (local / run.name / model.name).read_bytes()
 
 
+def test_a_negative_value_goes_through_to_the_training(call, tmp_path):
+    words = ["--methods", "dense", "--seeds", "1", "--centre=-1e-1", "--out", tmp_path]
+    line = call("frontier", *words, *SHORT, "--dry-run")[1]
+    assert "--centre=-1e-1" in line
+    assert call(*shlex.split(line)[1:])[0] == 0
+
+
 def test_threads_follow_the_cores_where_the_settings_name_none(call, tmp_path):
     def asked(*words):
         line = call("frontier", "--methods", "dense", "--seeds", "1", *words, "--dry-run")[1]

@@ -470,6 +470,29 @@ def test_dense_is_the_bare_optimizer_bit_for_bit(name):
     assert same(weights(bare), weights(managed))
 
 
+KINDS = [SGD, AdamW, torch.optim.Adafactor, getattr(torch.optim, "Muon", AdamW)]
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(KINDS))
+def test_weight_decay_of_any_kind_leaves_absent_latents_where_they_are(kind):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 8, bias=False)
+    optimizer = kind(model.parameters(), lr=0.01, weight_decay=0.5)
+    method = Budget(connectivity=0.25, ramp=0.1, every=1000).attach(
+        model, optimizer, total_steps=20
+    )
+    for _ in range(2):
+        model.weight.grad = torch.zeros_like(model.weight)
+        optimizer.step()
+    absent, before = ~method.masks()["weight"], latents(method)["weight"]
+    for _ in range(8):
+        model.weight.grad = torch.zeros_like(model.weight)
+        optimizer.step()
+    after = latents(method)["weight"]
+    assert torch.allclose(after[absent], before[absent], atol=1e-5)
+    assert (after[~absent].abs() < before[~absent].abs()).all()
+
+
 def test_grad_r_is_silent_without_weight_decay(recwarn):
     model = net()
     GradR().attach(model, AdamW(model.parameters(), weight_decay=0.0), total_steps=1)
@@ -508,11 +531,11 @@ def test_a_regrown_synapse_starts_with_no_first_and_a_median_second_moment():
 # ---------------------------------------------------------------------- state
 
 
-def attached(method, model=None, targets=("*",)):
+def attached(method, model=None, targets=("*",), steps=9):
     model = model or net()
-    return method.attach(
-        model, Adam(model.parameters(), lr=0.01), total_steps=9, targets=list(targets)
-    )
+    targets = targets if isinstance(targets, dict) else list(targets)
+    optimizer = Adam(model.parameters(), lr=0.01)
+    return method.attach(model, optimizer, total_steps=steps, targets=targets)
 
 
 def shape_net():
@@ -544,6 +567,16 @@ def shape_net():
             r"3\.weight: in the saved state but not a target here",
         ),
         (
+            attached(Budget(), targets={"0": 0.5, "3": 0.1}),
+            attached(Budget()),
+            r"targets: the state was saved with 0\.5 for 0\.weight, not None",
+        ),
+        (
+            attached(GradR(), steps=10),
+            attached(GradR(), steps=20),
+            r"total_steps: the state was saved with 10, not 20",
+        ),
+        (
             attached(GradR(), shape_net()),
             attached(GradR()),
             r"0\.weight: saved latent has shape \(9, 6\), not \(8, 6\)",
@@ -556,6 +589,14 @@ def test_a_foreign_state_is_refused_in_one_line_and_nothing_changes(saved, loade
         loaded.load_state_dict(saved.state_dict())
     after = loaded.state_dict()
     assert all(same(before["layers"][k], after["layers"][k]) for k in before["layers"])
+
+
+def test_a_state_from_before_an_option_and_shares_existed_is_loaded():
+    saved, loaded = attached(Budget()).state_dict(), attached(Budget())
+    del saved["options"]["shrink"], saved["shares"]
+    loaded.load_state_dict(saved)
+    with pytest.raises(RewireError, match=r"^shrink: the state was saved with 0\.0, not 0\.5$"):
+        attached(Budget(shrink=0.5)).load_state_dict(saved)
 
 
 def test_the_state_is_a_copy_and_reads_back_without_running_anything():

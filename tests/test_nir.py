@@ -183,6 +183,19 @@ def simple():
     return to_nir(describe(Spiking(layers, time_steps=4, input_shape=(3,))))
 
 
+def test_a_pool_before_its_neurons_is_refused():
+    graph = nir.NIRGraph.from_list(
+        nir.Input(np.array([1, 4, 4])),
+        nir.Conv2d((4, 4), np.ones((2, 1, 3, 3)), 1, 1, 1, 1, np.zeros(2)),
+        nir.AvgPool2d(np.array([2, 2]), np.array([2, 2]), np.array([0, 0])),
+        nir.IF(np.ones((2, 2, 2)), np.ones((2, 2, 2))),
+        nir.Flatten({"input": np.array([2, 2, 2])}, 0, -1),
+        nir.Affine(np.ones((2, 8)), np.zeros(2)),
+        nir.Output(np.array([2])),
+    )
+    refused(lambda: from_nir(graph), "AvgPool2d at this place is not understood")
+
+
 def test_graphs_beyond_the_subset():
     graph = simple()
     graph.edges.append(("fc1", "fc2"))

@@ -310,6 +310,24 @@ def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, caplog):
     assert "no compiled kernels" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ([nn.AvgPool2d(2), LIF()], "a neuron after a pool"),
+        ([nn.MaxPool2d(2), nn.BatchNorm2d(4), LIF()], "a norm after a pool"),
+        ([LIF(), nn.BatchNorm2d(4)], "a norm after a neuron"),
+        ([LIF(), LIF()], "a neuron after a neuron"),
+        ([nn.BatchNorm2d(4), nn.BatchNorm2d(4), LIF()], "a norm after a norm"),
+        ([LIF(), nn.AvgPool2d(2, divisor_override=1)], "a divisor of its own"),
+        ([LIF(), nn.MaxPool2d(2, dilation=2)], "dilation"),
+    ],
+)
+def test_parts_in_an_order_the_runtime_does_not_know_are_refused(layers, said):
+    parts = {"conv": nn.Conv2d(1, 4, 3, padding=1)} | {str(i): x for i, x in enumerate(layers)}
+    model = Spiking(parts | {"flat": nn.Flatten(), "fc": nn.Linear(64, 2)}, input_shape=(1, 8, 8))
+    refused(lambda: describe(model), said)
+
+
 def test_refusals():
     model = conv_net()
     network = describe(model)

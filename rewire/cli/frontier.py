@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewire.cli.flags import Parser, add_settings, number, whole
 from rewire.cli.show import percent, print_table
-from rewire.config import flag, resolve
+from rewire.config import flag, resolve, words_of
 from rewire.errors import RewireError, TrainingFailed, check, check_word
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def frontier(arguments: Sequence[str]) -> None:
     given = frontier_parser().read(arguments)
     dry = given.pop("dry_run")
     engine = build_engine(given.pop("engine"), {key: given.pop(key) for key in ENGINE_FLAGS}, dry)
-    again = [word for key, x in given.items() if x is not None for word in (flag(key), x)]
+    again = words_of({key: value for key, value in given.items() if value is not None})
     own = {key: given.pop(key) for key in ("methods", "connectivity", "seeds", "out")}
     preset, file, sets = (given.pop(key) for key in ("preset", "config", "dataset"))
     from rewire import frontier as front

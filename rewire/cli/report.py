@@ -78,6 +78,7 @@ def train_for_paper(folder: str) -> str:
         path = f"{folder}/{name}"
         if RunDir(path).finished:
             continue
-        result = fit(resolve("digits", flags={**flags, "epochs": EPOCHS}), path)
+        config = resolve("digits", flags={**flags, "epochs": EPOCHS})
+        result = fit(config, path, resume=RunDir(path).begun)
         print(f"{name}: {percent(result.accuracy)} at {percent(result.connectivity)}", flush=True)
     return folder

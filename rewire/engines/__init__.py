@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rewire.config import flag
+from rewire.config import words_of
 from rewire.rundir import RunDir
 
 
@@ -25,7 +25,7 @@ class Task:
 
     def settings(self) -> list[str]:
         """Return the flags as words."""
-        return [word for key, value in self.flags.items() for word in (flag(key), value)]
+        return words_of(self.flags)
 
 
 Endings = Generator[tuple[Task, str | None], None, None]  # each with why it failed

@@ -124,7 +124,7 @@ def from_nir(source: Any, *, time_steps: int = 8, dt: float = DT) -> Network:
     for name, node in _chain(nir, graph):
         if isinstance(node, nir.Input):
             shape = tuple(int(n) for n in np.ravel(next(iter(node.input_type.values()))))
-        elif stages and (pool := _read_pool(nir, name, node)):
+        elif stages and "neuron" in stages[-1] and (pool := _read_pool(nir, name, node)):
             stages[-1]["pool"] = pool
         elif isinstance(node, nir.Conv2d | nir.Affine | nir.Linear):
             pool = stages[-1].get("pool") if stages else None

@@ -187,26 +187,42 @@ def _collect(model: Spiking) -> list[dict[str, Any]]:
             continue
         elif not stages:
             raise RewireError(f"{name}: {type(layer).__name__} before any synapses is not exported")
-        elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and "neuron" not in stages[-1]:
-            stages[-1]["norm"] = layer
-        elif isinstance(layer, neurons.Neuron):
-            stages[-1]["neuron"] = Neuron(layer.tau, layer.threshold, layer.rest, layer.reset)
-        elif isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
-            stages[-1]["pool"] = _pool(name, layer)
-        elif isinstance(layer, nn.AvgPool1d) and layer.kernel_size == layer.stride:
-            stages[-1]["vote"] = int(np.ravel(layer.kernel_size)[0])
+        elif part := _part(name, layer):
+            kind, value = part
+            late = [other for other in ORDER[ORDER.index(kind) :] if other in stages[-1]]
+            if late:
+                order = f"at most one each of {', '.join(ORDER)}, in this order"
+                raise RewireError(f"{name}: a {kind} after a {late[0]} is not exported; {order}")
+            stages[-1][kind] = value
         else:
             raise RewireError(f"{name}: {type(layer).__name__} is not exported here")
     check(bool(stages), "model", type(model).__name__, "one with synapses")
     return stages
 
 
+ORDER = ("norm", "neuron", "pool", "vote")  # of what follows synapses
+
+
+def _part(name: str, layer: nn.Module) -> tuple[str, Any] | None:
+    """Return what a layer is to the synapses before it."""
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        return "norm", layer
+    if isinstance(layer, neurons.Neuron):
+        return "neuron", Neuron(layer.tau, layer.threshold, layer.rest, layer.reset)
+    if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
+        return "pool", _pool(name, layer)
+    if isinstance(layer, nn.AvgPool1d) and layer.kernel_size == layer.stride:
+        return "vote", int(np.ravel(layer.kernel_size)[0])
+    return None
+
+
 def _pool(name: str, layer: nn.MaxPool2d | nn.AvgPool2d) -> Pool:
     sizes = {int(n) for part in (layer.kernel_size, layer.stride) for n in np.ravel(part)}
     plain = not np.any(layer.padding) and not layer.ceil_mode
-    check(
-        len(sizes) == 1 and plain, f"{name}: pooling", sizes, "square, without overlap or padding"
-    )
+    plain = plain and {int(n) for n in np.ravel(getattr(layer, "dilation", 1))} == {1}
+    plain = plain and getattr(layer, "divisor_override", None) is None
+    usual = "square, without overlap, padding, dilation or a divisor of its own"
+    check(len(sizes) == 1 and plain, f"{name}: pooling", sizes, usual)
     return Pool("max" if isinstance(layer, nn.MaxPool2d) else "sum", sizes.pop())
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rewire.asked import asked
 from rewire.cost import Uses
-from rewire.cut import SCOPES, levels, wire
+from rewire.cut import SCOPES, levels, sound, wire
 from rewire.errors import check, check_word
 from rewire.method import Latent
 from rewire.schedules import cubic
@@ -126,10 +127,16 @@ class Budget(Latent):
 
     def strength(self, layer: Layer) -> Tensor:
         """Return ``|u| / n^balance``, n the size of the layer, over ``cost^price``."""
-        strength = layer.state["latent"].abs().div_(layer.weight.numel() ** self.balance)
+        size = layer.state["latent"].abs()
+        size = size.to(torch.promote_types(size.dtype, torch.float32))  # halves would underflow
+        strength = size.div_(layer.weight.numel() ** self.balance)
         return (
             strength.div_(layer.state["cost"] ** self.price) if "cost" in layer.state else strength
         )
+
+    def end(self, layers: Sequence[Layer]) -> None:
+        """Refuse to hand over what is not finite: no latent would be among the strongest."""
+        sound([layer.state["latent"] for layer in layers])
 
     @property
     def sees_images(self) -> str:
@@ -159,7 +166,7 @@ class Budget(Latent):
     def _project(self, layer: Layer, out: Tensor) -> None:
         latent = layer.state["latent"]
         if self.shrink:
-            taken = self.shrink * layer.state["level"]
+            taken: Any = self.shrink * layer.state["level"]
             taken = taken if taken.is_cuda else taken.item()  # a CPU clips by numbers much faster
             latent = torch.sub(latent, torch.clamp(latent, -taken, taken, out=out), out=out)
         # a CPU reads bytes several times as fast as bools
