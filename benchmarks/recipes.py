@@ -111,6 +111,12 @@ def adam(
     u.copy_(u * left - change * torch.where(mask, 1.0, of["stepped"]))
 
 
+def project(weight: Tensor, latent: Tensor, mask: Tensor, favour: Tensor, taken: Tensor) -> None:
+    """Write present latents into the weights, less what is taken from all of them."""
+    bound = taken / favour
+    weight.copy_(torch.where(mask, latent - latent.clamp(-bound, bound), 0.0))
+
+
 def count_from(keys: Tensor, low: Tensor) -> Tensor:
     """Return for each network how many keys are `low` or more."""
     return (keys >= low[:, None]).sum(1)
@@ -132,24 +138,23 @@ class Networks:
         self.one = {key: value[:, None] for key, value in settings.items()}  # [network, 1]
         self.two = {key: value[:, None, None] for key, value in settings.items()}
         self.images = {key: value.repeat_interleave(BATCH) for key, value in settings.items()}
-        starts = []
-        for seed in seeds:
-            generator = torch.Generator().manual_seed(seed)
-            bounds = torch.tensor([INPUTS**-0.5] * FIRST + [HIDDEN**-0.5] * SECOND)
-            starts.append((2 * torch.rand(FIRST + SECOND, generator=generator) - 1) * bounds)
-        self.latent = torch.stack(starts).to(device)
+        draws = [torch.Generator().manual_seed(seed) for seed in seeds]
+        start = torch.stack([torch.rand(FIRST + SECOND, generator=draw) for draw in draws])
+        self.latent = (2 * start - 1).to(device)
+        self.latent[:, :FIRST] *= INPUTS**-0.5
+        self.latent[:, FIRST:] *= HIDDEN**-0.5
         self.bias = torch.zeros(self.count, HIDDEN, device=device)
         self.weight, self.gradient = self.latent.clone(), torch.zeros_like(self.latent)
         self.pull = torch.zeros_like(self.bias)
         self.moments = [torch.zeros_like(self.latent) for _ in range(2)]
         self.bias_moments = [torch.zeros_like(self.bias) for _ in range(2)]
         self.mask = torch.ones_like(self.latent, dtype=torch.bool)
-        self.level = torch.zeros(self.count, 1, device=device)
+        self.taken = torch.zeros(self.count, 1, device=device)
         sizes = torch.ones_like(self.latent)
         sizes[:, FIRST:] = (FIRST / SECOND) ** self.one["balance"]
         self.favour = sizes
-        self.neurons, self.move, self.adam, self.count_from = (
-            fused(function, device) for function in (neurons, move, adam, count_from)
+        self.neurons, self.move, self.adam, self.project, self.count_from = (
+            fused(function, device) for function in (neurons, move, adam, project, count_from)
         )
 
     def excite_(self, images: Tensor) -> None:
@@ -203,9 +208,7 @@ class Networks:
 
     def show(self) -> None:
         """Write the weights the network sees."""
-        taken = self.one["shrink"] * self.level / self.favour
-        weight = self.latent - self.latent.clamp(-taken, taken)
-        self.weight.copy_(torch.where(self.mask, weight, 0.0))
+        self.project(self.weight, self.latent, self.mask, self.favour, self.taken)
 
     def rewire(self, progress: Tensor) -> None:
         """Give the places to the strongest; the k-th largest is found bit by bit."""
@@ -218,7 +221,8 @@ class Networks:
             higher = low + (1 << bit)
             low = torch.where(self.count_from(keys, higher) >= places, higher, low)
         self.mask.copy_(keys >= low[:, None])
-        self.level.copy_(torch.where(self.mask, 0.0, score).amax(1, keepdim=True))
+        level = torch.where(self.mask, 0.0, score).amax(1, keepdim=True)
+        self.taken.copy_(self.one["shrink"] * level)
         self.show()
 
 
@@ -275,7 +279,7 @@ class Race:
     def captured(self) -> list[Callable[[], None]]:
         """Return step and rewiring as CUDA graphs, all state being as it was."""
         nets = self.networks
-        state = [nets.latent, nets.bias, nets.weight, nets.mask, nets.level, self.done, self.loss]
+        state = [nets.latent, nets.bias, nets.weight, nets.mask, nets.taken, self.done, self.loss]
         state += nets.moments + nets.bias_moments
         saved = [tensor.clone() for tensor in state]
         side = torch.cuda.Stream()

@@ -20,7 +20,7 @@ assert spec.loader
 recipes = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(recipes)
 
-STEPS, BATCH = 32, 16
+STEPS, BATCH = 16, 16
 ALONE = {"dropout": 0.0, "ramp": 0.5, "connectivity": 0.1}
 
 

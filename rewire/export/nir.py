@@ -105,7 +105,7 @@ def _neuron(nir: Any, neuron: Neuron, shape: Shape, dt: float) -> Any:
     def all_(value: float) -> Any:
         return np.full(shape, value)
 
-    check(neuron.reset == "hard", "reset", neuron.reset, "hard: NIR knows no other")
+    check(neuron.reset == "hard", "reset", neuron.reset, "hard, as NIR's; train --reset hard")
     ends = {"v_threshold": all_(neuron.threshold), "v_reset": all_(neuron.rest)}
     if neuron.tau is None:
         return nir.IF(r=all_(1 / dt), **ends)
