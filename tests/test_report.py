@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from rewire import cli
+from rewire.cli.report import train_for_paper
 from rewire.config import resolve
 from rewire.errors import RewireError
 from rewire.report import DARK, FIGURES, LIGHT, draw_all, find, load, page, render, text, write
@@ -384,6 +385,22 @@ def test_commands_write_report_and_figures(trained, tmp_path, capsys):
     files = {path.name for path in (tmp_path / "fig").iterdir()}
     tails = (".svg", ".png", "-dark.svg", "-dark.png")
     assert files == {key + tail for key in PAPER for tail in tails}
+
+
+def test_the_papers_runs_go_on_where_they_were_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr("rewire.report.paper.RECIPE", [{"method": "dense"}])
+    monkeypatch.setattr("rewire.report.paper.EPOCHS", "2")
+
+    def stop(event):
+        raise KeyboardInterrupt
+
+    config = resolve("digits", flags={"method": "dense", "epochs": "2"})
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, tmp_path / "dense", progress=stop)
+    assert not RunDir(tmp_path / "dense").finished
+    train_for_paper(str(tmp_path))
+    assert len(RunDir.open(tmp_path / "dense").history()) == 2
+    assert RunDir(tmp_path / "dense").finished
 
 
 @pytest.mark.parametrize(
