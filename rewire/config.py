@@ -213,9 +213,10 @@ def flag(key: str) -> str:
 
 def words_of(flags: Mapping[str, str]) -> list[str]:
     """Return flags as words; a value that begins with a dash could be taken for another flag."""
-    joined = {key: f"{flag(key)}={value}" for key, value in flags.items() if value[:1] == "-"}
-    pairs = ([joined[k]] if k in joined else [flag(k), v] for k, v in flags.items())
-    return [word for pair in pairs for word in pair]
+    words = []
+    for key, value in flags.items():
+        words += [f"{flag(key)}={value}"] if value.startswith("-") else [flag(key), value]
+    return words
 
 
 def presets() -> dict[str, str]:
@@ -231,6 +232,8 @@ def resolve(
     flags: Mapping[str, str] | None = None,
 ) -> Config:
     """Return the settings of a run; without preset and file it is the data set's own preset."""
+    for key, name in (("preset", preset), ("config", file)):
+        check(name != "", flag(key), name, "a name")
     layers: list[tuple[str, dict[str, Any]]] = []
     if preset or not file:
         known = presets()

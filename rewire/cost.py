@@ -27,8 +27,7 @@ class Uses:
         layers: Sequence[Layer],
         looking: Callable[[], bool] | None = None,
     ):
-        self.seen: dict[str, Tensor | float] = {}
-        self.calls: dict[str, int] = {}
+        self.seen: dict[str, list[Tensor | float]] = {}  # each call of a layer; a loop makes many
         self.mean: dict[str, Tensor | float] = {}  # uses in a call, as last seen
         self.looking = looking
         owners = {id(p): m for m in model.modules() for p in m.parameters(recurse=False)}
@@ -38,17 +37,12 @@ class Uses:
             owner = owners[id(layer.weight)]
             self.hooks.append(owner.register_forward_hook(watch, with_kwargs=True))
 
-    def add(self, name: str, uses: Tensor | float) -> None:
-        """Count one call of a layer; a network that loops over time makes many in a pass."""
-        self.seen[name] = self.seen.get(name, 0.0) + uses
-        self.calls[name] = self.calls.get(name, 0) + 1
-
     def settle(self, layers: Sequence[Layer]) -> None:
         """Write ``layer.state["cost"]`` from what was seen; stop watching if one look is enough."""
         if not self.hooks or not self.seen:
             return
-        self.mean |= {name: total / self.calls[name] for name, total in self.seen.items()}
-        self.seen, self.calls = {}, {}
+        self.mean |= {name: sum(calls) / len(calls) for name, calls in self.seen.items()}
+        self.seen = {}
         uses = [self.mean.get(layer.name, 1) for layer in layers]
         sizes = [layer.weight.numel() for layer in layers]
         mean = sum(u * n for u, n in zip(uses, sizes, strict=True)) / sum(sizes)
@@ -80,8 +74,8 @@ class _Watch:
             return
         image = inputs if isinstance(module, _ConvTransposeNd) else output
         uses = math.prod(image.shape[-self.kernel :]) if self.kernel > 0 else 1
-        if self.uses.looking is None:
-            self.uses.add(self.name, uses)
-        elif module.training and self.uses.looking():
-            firing = torch.count_nonzero(inputs) / inputs.numel()
-            self.uses.add(self.name, uses * firing.clamp(min=QUIET))
+        if self.uses.looking is not None:
+            if not (module.training and self.uses.looking()):
+                return
+            uses = uses * (torch.count_nonzero(inputs) / inputs.numel()).clamp(min=QUIET)
+        self.uses.seen.setdefault(self.name, []).append(uses)

@@ -68,7 +68,7 @@ def plan(given: dict[str, Any]) -> tuple[Config, str | Path, bool]:
     preset, file, out, resume = (
         given.pop(key, None) for key in ("preset", "config", "out", "resume")
     )
-    for key, value in (("preset", preset), ("config", file), ("resume", resume), ("out", out)):
+    for key, value in (("resume", resume), ("out", out)):
         check(value != "", flag(key), value, "a name")
     if resume:
         refuse_with_resume({"preset": preset, "config": file, "out": out, **given})
