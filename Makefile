@@ -6,10 +6,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 .PHONY: demo test test-all test-gpu lint format wheel clean
 
 demo: .venv/core
-	$(BIN)/rewire train --method dense
-	$(BIN)/rewire train
-	$(BIN)/rewire train --method budget --connectivity 0.05 --lr 5e-3
-	$(BIN)/rewire report runs -o runs/report.html
+	$(BIN)/spikewire train --method dense
+	$(BIN)/spikewire train
+	$(BIN)/spikewire train --method budget --connectivity 0.05 --lr 5e-3
+	$(BIN)/spikewire report runs -o runs/report.html
 
 test: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu"
@@ -18,7 +18,7 @@ test-all: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu"
 
 test-gpu:
-	$(PYTHON) -m pytest tests/test_kernels.py tests/gpu
+	$(PYTHON) -m pytest tests/kernels tests/gpu
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -29,7 +29,7 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv/core: pyproject.toml constraints.txt setup.py rewire/runtime/kernels.c
+.venv/core: pyproject.toml constraints.txt setup.py src/spikewire/runtime/kernels.c
 	$(PYTHON) -m venv .venv
 	$(PIP) -e .
 	touch $@

@@ -27,16 +27,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewire import data as datasets
-from rewire import kernels
-from rewire.config import Config
-from rewire.data import Dataset
-from rewire.method import Method
-from rewire.methods.budget import Budget
-from rewire.methods.gradr import GradR
-from rewire.models import SYNAPSES, Dropout, Spiking, build, conv, linear
-from rewire.neurons import LIF, Neuron
-from rewire.train import Training, prepare
+from spikewire import data as datasets
+from spikewire import kernels
+from spikewire.config import Config
+from spikewire.data import Dataset
+from spikewire.methods.budget import Budget
+from spikewire.methods.gradr import GradR
+from spikewire.nn.models import SYNAPSES, Dropout, Spiking, build, conv, linear
+from spikewire.nn.neurons import LIF, Neuron
+from spikewire.pruning.method import Method
+from spikewire.train.loop import Training, prepare
 
 COMPILE_SECONDS = 60  # what SpikingJelly's compilation and its steps may take
 Step = Callable[[], object]
@@ -348,7 +348,7 @@ def noise(bench: Bench) -> Dataset:
 
 
 def whole_step(training: Training) -> Step:
-    """Return what `rewire train` does for a step: a new batch, augmented, and the method's part."""
+    """Return what `spikewire train` does per step: a new augmented batch and the method's part."""
     batches = (batch for number in range(10**6) for batch in training.train.epoch(number))
 
     def step() -> None:
@@ -358,7 +358,7 @@ def whole_step(training: Training) -> Step:
 
 
 def fit_steps(bench: Bench) -> None:
-    """Run the steps of `rewire train` with budget, as a CUDA graph and not, beside the bare one."""
+    """Run the steps of `spikewire train` with budget, with and without a CUDA graph."""
     settings: Row = {"batch_size": bench.fit(128), "method": "budget", "epochs": 1000}
     settings |= {"augment": ("crop:4", "flip", "cutout:8"), "channels_last": True, "init": "firing"}
     settings |= {"dataset": "digits" if bench.cpu else "cifar10", "precision": "bf16"}
@@ -369,7 +369,7 @@ def fit_steps(bench: Bench) -> None:
         for graph in (False, True):
             config = Config(time_steps=time_steps, graph=graph, device=bench.device, **settings)
             step = whole_step(prepare(config, noise(bench)))
-            name = f"rewire train, {'CUDA graph' if graph else 'eager'}"
+            name = f"spikewire train, {'CUDA graph' if graph else 'eager'}"
             row = bench.add(name, 128, time_steps, step, 48, warmup=16)
             row["added"] = row["ms"] / plain["ms"] - 1
             del step
@@ -378,7 +378,7 @@ def fit_steps(bench: Bench) -> None:
 
 def kernel_times(bench: Bench) -> None:
     """Time each operator alone on layer 2's currents for several tile sizes."""
-    from rewire.kernels import ops
+    from spikewire.kernels import ops
 
     shape = (8 * 2, 8, 4, 4) if bench.cpu else (8 * 128, 256, 32, 32)
     x = torch.randn(shape, device=bench.device, dtype=torch.bfloat16)

@@ -32,13 +32,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from rewire.export import packed
-from rewire.export.structure import Network, describe
-from rewire.models import Spiking, build
-from rewire.neurons import LIF, Neuron
-from rewire.runtime import Runtime
-from rewire.runtime.library import installed, paths
-from rewire.runtime.native import Native
+from spikewire.formats import packed
+from spikewire.formats.network import Network, describe
+from spikewire.nn.models import Spiking, build
+from spikewire.nn.neurons import LIF, Neuron
+from spikewire.runtime import Runtime
+from spikewire.runtime.library import installed, paths
+from spikewire.runtime.native import Native
 
 Contestants = dict[str, Callable[[], object]]
 Runtimes = dict[str, Runtime]

@@ -2,7 +2,7 @@
 
     python benchmarks/recipes.py --epochs 140 --seeds 4 base lr=2e-3 lr=2e-3,shrink=0
 
-The network and step are those of `rewire train --preset mnist-budget-current` with an axis over
+The network and step are those of `spikewire train --preset mnist-budget-current` with an axis over
 networks put before all others (tests/test_recipes.py holds one against the other), captured in CUDA
 graphs: 32 runs of 140 epochs took 65 s on an H200, one of 120 in the product 13 minutes on a core.
 An image that stands still gives a neuron the same current at every time step, and the class is read
@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rewire.config import resolve
-from rewire.data import Batches, load
-from rewire.data.augment import affine
-from rewire.errors import RewireError
+from spikewire.config import resolve
+from spikewire.data import Batches, load
+from spikewire.data.augment import affine
+from spikewire.errors import SpikewireError
 
 PRESET = resolve("mnist-budget-current")
 INPUTS, HIDDEN, CLASSES = 784, 800, 10
@@ -353,11 +353,11 @@ def parse(name: str) -> dict[str, float]:
     for word in [] if name == "base" else name.split(","):
         key, _, value = word.partition("=")
         if key not in BASE:
-            raise RewireError(f"recipe: {key!r} is unknown; there are {', '.join(BASE)}")
+            raise SpikewireError(f"recipe: {key!r} is unknown; there are {', '.join(BASE)}")
         try:
             settings[key] = float(value)
         except ValueError:
-            raise RewireError(f"recipe: {word!r} must be {key}=NUMBER") from None
+            raise SpikewireError(f"recipe: {word!r} must be {key}=NUMBER") from None
     return settings
 
 
@@ -410,5 +410,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except RewireError as error:
+    except SpikewireError as error:
         raise SystemExit(f"recipes: {error}") from None

@@ -20,14 +20,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from rewire.config import Config
-from rewire.data import Batches
-from rewire.models import Spiking, conv, linear
-from rewire.neurons import LIF
-from rewire.parts import build_optimizer
-from rewire.ranks import Ranks, joined
-from rewire.train import AGREE
-from rewire.training import Training
+from spikewire.config import Config
+from spikewire.data import Batches
+from spikewire.distributed import Ranks, joined
+from spikewire.nn.models import Spiking, conv, linear
+from spikewire.nn.neurons import LIF
+from spikewire.train.build import build_optimizer
+from spikewire.train.loop import AGREE
+from spikewire.train.step import Training
 
 BATCH, STEPS, WARM_UP = 32, 20, 3
 

@@ -4,7 +4,7 @@
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # sparser from denser
     python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
 
-Every point is one `rewire train` and leaves one JSON file; flags unknown here go to all of them.
+Every point is one `spikewire train` and leaves one JSON file; flags unknown here go to all of them.
 The last column is a ratio to SpikingJelly 2.0: what its training step, measured in this run
 (multi-step, bf16, channels-last), would need for the same images at the same time steps.
 """
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rewire.config import Config
-from rewire.errors import RewireError
-from rewire.rundir import RunDir
+from spikewire.config import Config
+from spikewire.errors import SpikewireError
+from spikewire.runs.rundir import RunDir
 
 
 class Point(NamedTuple):
@@ -58,7 +58,7 @@ def train(point: Point, runs: Path, chain: bool, flags: list[str]) -> Path:
         first = RunDir.open(start).history()[-1]["connectivity"]
         words += ["--start", str(start), "--first", f"{first:.4g}", *point.onward.split()]
     words += flags
-    command = [sys.executable, "-m", "rewire", "train", *words, "--out", str(run)]
+    command = [sys.executable, "-m", "spikewire", "train", *words, "--out", str(run)]
     subprocess.run(command, check=True)
     return run
 
@@ -84,9 +84,9 @@ def record(run: Path) -> dict[str, Any]:
         "seconds": round(before + seconds, 1),  # from scratch, with the runs it begins with
         "seconds_alone": round(seconds, 1),
         "start": Path(config.start).name or None,
-        "command": shlex.join(["rewire", *env["command"][1:]]),
+        "command": shlex.join(["spikewire", *env["command"][1:]]),
         "machine": env["device"],
-        "versions": {key: env[key] for key in ("python", "torch", "rewire", "commit")},
+        "versions": {key: env[key] for key in ("python", "torch", "spikewire", "commit")},
         "config": config.to_toml().splitlines(),
         "measured": {k: v for k, v in rows[-1].get("measured", {}).items() if k != "firing"},
         "curve": {key: [_short(row[key]) for row in rows] for key in keys},
@@ -151,7 +151,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except RewireError as error:
+    except SpikewireError as error:
         raise SystemExit(f"time_to_accuracy: {error}") from None
-    except subprocess.CalledProcessError as error:  # rewire train has told why
+    except subprocess.CalledProcessError as error:  # spikewire train has told why
         raise SystemExit(error.returncode) from None

@@ -23,9 +23,9 @@ from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewire.methods.gradr import GradR
-from rewire.models import Spiking, build, conv, excite_, linear
-from rewire.neurons import LIF, Neuron
+from spikewire.methods.gradr import GradR
+from spikewire.nn.models import Spiking, build, conv, excite_, linear
+from spikewire.nn.neurons import LIF, Neuron
 
 TIME_STEPS = 8
 Step = Callable[[], None]
@@ -135,7 +135,9 @@ def compare(model: Spiking, images: Tensor, repeats: int) -> list[list[float]]:
         if not torch.allclose(model(images), peer(images)):
             sys.exit("the two networks do not compute the same spikes")
     contestants = [(model, False), (peer, False), (pruned, True)]
-    return race([trainer(net, images, target, rewire) for net, rewire in contestants], repeats)
+    return race(
+        [trainer(net, images, target, spikewire) for net, spikewire in contestants], repeats
+    )
 
 
 def main() -> None:
@@ -149,7 +151,14 @@ def main() -> None:
     table = Table(
         title=f"Training step in ms, {TIME_STEPS} time steps, median of {options.repeats}"
     )
-    for column in ("network", "rewire", "SpikingJelly", "/ rewire", "with Grad R", "/ rewire"):
+    for column in (
+        "network",
+        "spikewire",
+        "SpikingJelly",
+        "/ spikewire",
+        "with Grad R",
+        "/ spikewire",
+    ):
         table.add_column(column, justify="left" if column == "network" else "right")
     for make in (mnist, small_conv):
         what, model, images = make()

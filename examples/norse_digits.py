@@ -1,14 +1,14 @@
 """Prune a recurrent Norse network with Grad R: three lines around an unchanged loop.
 
-pip install rewire norse; python examples/norse_digits.py
+pip install spikewire norse; python examples/norse_digits.py
 """
 
 import norse.torch as norse
 import torch
 from torch import Tensor, nn
 
-import rewire
-from rewire.data import load
+import spikewire
+from spikewire.data import load
 
 TIME_STEPS, EPOCHS, BATCH = 8, 10, 64
 
@@ -34,7 +34,7 @@ class Network(nn.Module):
 
 
 def train() -> None:
-    """Run an ordinary loop; it knows nothing of rewire."""
+    """Run an ordinary loop; it knows nothing of spikewire."""
     net.train()
     for _ in range(EPOCHS):
         for pick in torch.randperm(len(images)).split(BATCH):
@@ -61,7 +61,9 @@ print(f"dense:  accuracy {accuracy():.1%}, connectivity 100.0%")
 # A recurrent cell holds raw matrices; unless named they are left alone, see method.skipped.
 targets = ["encoder", "readout", "recurrent.input_weights", "recurrent.recurrent_weights"]
 steps = EPOCHS * -(-len(images) // BATCH)
-method = rewire.GradR(connectivity=0.2).attach(net, optimizer, total_steps=steps, targets=targets)
+method = spikewire.GradR(connectivity=0.2).attach(
+    net, optimizer, total_steps=steps, targets=targets
+)
 train()
 method.finish()  # exact zeros in place, no hook left, a plain network
 print(f"pruned: accuracy {accuracy():.1%}, connectivity {method.connectivity():.1%}")

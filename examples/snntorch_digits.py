@@ -1,14 +1,14 @@
 """Prune a snnTorch network with Deep R to exactly 10 %: three lines around an unchanged loop.
 
-pip install rewire snntorch; python examples/snntorch_digits.py
+pip install spikewire snntorch; python examples/snntorch_digits.py
 """
 
 import snntorch
 import torch
 from torch import Tensor, nn
 
-import rewire
-from rewire.data import load
+import spikewire
+from spikewire.data import load
 
 TIME_STEPS, EPOCHS, BATCH = 8, 12, 64
 
@@ -34,7 +34,7 @@ class Network(nn.Module):
 
 
 def train() -> None:
-    """Run an ordinary loop; it knows nothing of rewire."""
+    """Run an ordinary loop; it knows nothing of spikewire."""
     net.train()
     for _ in range(EPOCHS):
         for pick in torch.randperm(len(images)).split(BATCH):
@@ -60,7 +60,7 @@ train()
 print(f"dense:  accuracy {accuracy():.1%}, connectivity 100.0%")
 
 steps = EPOCHS * -(-len(images) // BATCH)
-method = rewire.DeepR(connectivity=0.1).attach(net, optimizer, total_steps=steps)
+method = spikewire.DeepR(connectivity=0.1).attach(net, optimizer, total_steps=steps)
 train()
 method.finish()  # exact zeros in place, no hook left, a plain network
 print(f"pruned: accuracy {accuracy():.1%}, connectivity {method.connectivity():.1%}")

@@ -1,14 +1,14 @@
 """Prune a convolutional SpikingJelly network with Grad R: three lines around an unchanged loop.
 
-pip install rewire spikingjelly; python examples/spikingjelly_digits.py
+pip install spikewire spikingjelly; python examples/spikingjelly_digits.py
 """
 
 import torch
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
 
-import rewire
-from rewire.data import load
+import spikewire
+from spikewire.data import load
 
 TIME_STEPS, EPOCHS, BATCH = 4, 10, 64
 
@@ -36,7 +36,7 @@ class Network(nn.Module):
 
 
 def train() -> None:
-    """Run an ordinary loop; it knows nothing of rewire."""
+    """Run an ordinary loop; it knows nothing of spikewire."""
     net.train()
     for _ in range(EPOCHS):
         for pick in torch.randperm(len(images)).split(BATCH):
@@ -62,7 +62,7 @@ train()
 print(f"dense:  accuracy {accuracy():.1%}, connectivity 100.0%")
 
 steps = EPOCHS * -(-len(images) // BATCH)
-method = rewire.GradR(connectivity=0.2).attach(net, optimizer, total_steps=steps)
+method = spikewire.GradR(connectivity=0.2).attach(net, optimizer, total_steps=steps)
 train()
 method.finish()  # exact zeros in place, no hook left, a plain network
 print(f"pruned: accuracy {accuracy():.1%}, connectivity {method.connectivity():.1%}")

@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 @pytest.fixture
 def call(capsys):
     """Our command line in this process: words in; exit code, output and complaints out."""
-    from rewire.cli import main
+    from spikewire.cli import main
 
     def run(*words):
         code = main([str(word) for word in words])

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from rewire.models import Spiking, build, excite_
-from rewire.neurons import IF, LIF, Neuron
+from spikewire.nn.models import Spiking, build, excite_
+from spikewire.nn.neurons import IF, LIF, Neuron
 
 TIME_STEPS = 5
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from rewire.errors import RewireError
+from spikewire.errors import SpikewireError
 
 
 def refused(call, *words) -> str:
-    """Call it; assert one line of RewireError that says all `words`; return the line."""
-    with pytest.raises(RewireError) as caught:
+    """Call it; assert one line of SpikewireError that says all `words`; return the line."""
+    with pytest.raises(SpikewireError) as caught:
         call()
     message = str(caught.value)
     assert "\n" not in message

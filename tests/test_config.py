@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewire.config import (
+from spikewire.config import (
     MODEL_OF,
     Config,
     collisions,
@@ -15,9 +15,9 @@ from rewire.config import (
     resolve,
     settings,
 )
-from rewire.data import DATASETS
-from rewire.errors import RewireError
-from rewire.methods import METHODS
+from spikewire.data import DATASETS
+from spikewire.errors import SpikewireError
+from spikewire.methods import METHODS
 
 numbers = st.floats(min_value=1e-30, max_value=1e30)
 
@@ -33,7 +33,7 @@ def written(tmp_path):
 
 
 def complaint(**source):
-    with pytest.raises(RewireError) as caught:
+    with pytest.raises(SpikewireError) as caught:
         resolve(**source)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -224,9 +224,9 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 
 def test_the_constructor_checks_too():
-    with pytest.raises(RewireError, match="epochs: 0"):
+    with pytest.raises(SpikewireError, match="epochs: 0"):
         Config(epochs=0)
-    with pytest.raises(RewireError, match="field of gradr: unknown 'alhpa'"):
+    with pytest.raises(SpikewireError, match="field of gradr: unknown 'alhpa'"):
         Config(options={"alhpa": 1.0})
 
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
-from rewire import METHODS, RewireError
-from rewire.cut import count_of
+from spikewire import METHODS, SpikewireError
+from spikewire.pruning.selection import count_of
 
 TOTAL = 24
 OPTIMIZERS = {
@@ -257,14 +257,14 @@ def test_a_foreign_write_raises_at_the_next_step(name, reason):
     run = Run(name)
     run.backward()
     FOREIGN[reason](run.weights["4.weight"])
-    with pytest.raises(RewireError, match=rf"4\.weight: changed by another hand.*{reason}"):
+    with pytest.raises(SpikewireError, match=rf"4\.weight: changed by another hand.*{reason}"):
         run.optimizer.step()
 
 
 @EVERY
 def test_a_hand_that_writes_through_data_is_seen_within_64_steps(name):
     run = Run(name, total_steps=100).step()
-    with pytest.raises(RewireError, match=r"through \.data"):  # noqa: PT012
+    with pytest.raises(SpikewireError, match=r"through \.data"):  # noqa: PT012
         for _ in range(64):
             run.weights["0.weight"].data.mul_(1.001)
             run.step()
@@ -274,9 +274,9 @@ def test_a_hand_that_writes_through_data_is_seen_within_64_steps(name):
 @EVERY
 def test_a_second_attach_raises(name):
     run = Run(name)
-    with pytest.raises(RewireError, match="already attached"):
+    with pytest.raises(SpikewireError, match="already attached"):
         run.method.attach(run.model, run.optimizer, total_steps=1)
-    with pytest.raises(RewireError, match=r"0\.weight: another method manages or holds it"):
+    with pytest.raises(SpikewireError, match=r"0\.weight: another method manages or holds it"):
         build(name, 0.5).attach(run.model, run.optimizer, total_steps=TOTAL)
 
 

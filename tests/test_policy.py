@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import rewire
-from rewire import METHODS
+import spikewire
+from spikewire import METHODS
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = Path(rewire.__file__).parent
+PACKAGE = Path(spikewire.__file__).parent
 FILES = {path.stem for path in (PACKAGE / "methods").glob("*.py")} - {"__init__"}
 
 
@@ -24,9 +24,9 @@ def test_the_registry_is_the_folder_of_methods():
 def test_a_method_is_one_file_one_test_and_one_row_of_the_docs(name):
     method = METHODS[name]
     assert method.name == name
-    assert method.__module__ == f"rewire.methods.{name}"
-    assert getattr(rewire, method.__name__) is method, "a public name"
-    assert (ROOT / "tests" / f"test_{name}.py").is_file()
+    assert method.__module__ == f"spikewire.methods.{name}"
+    assert getattr(spikewire, method.__name__) is method, "a public name"
+    assert (ROOT / "tests" / "methods" / f"test_{name}.py").is_file()
     table = (ROOT / "docs" / "methods.md").read_text()
     assert re.search(rf"^\|[^|\n]*\b{name}\b[^|\n]*\|", table, re.MULTILINE), "no row in docs"
 
@@ -39,7 +39,7 @@ def test_a_method_says_where_it_comes_from(name):
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_field_of_a_method_has_a_help_text_and_a_name_of_its_own(name):
-    from rewire.config import Config
+    from spikewire.config import Config
 
     settings = {field.name for field in fields(Config)}
     for field in fields(METHODS[name]):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from trainer import config, network
 
-import rewire
-from rewire.rundir import RunDir
-from rewire.train import Step, fit
+import spikewire
+from spikewire.runs.rundir import RunDir
+from spikewire.train.loop import Step, fit
 
 FAR = 4_000_000_000  # in the year 2096
 
@@ -40,5 +40,5 @@ def test_a_run_does_not_notice_that_the_clock_jumps(tmp_path, monkeypatch, fault
 
 
 def test_durations_are_taken_from_a_clock_that_only_goes_forward():
-    files = Path(rewire.__file__).parent.rglob("*.py")
+    files = Path(spikewire.__file__).parent.rglob("*.py")
     assert [path for path in files if "time.time(" in path.read_text()] == []

@@ -9,8 +9,8 @@ import pytest
 import torch
 from trainer import config, network
 
-from rewire.cli import main
-from rewire.train import Step, fit
+from spikewire.cli import main
+from spikewire.train.loop import Step, fit
 
 FILES = ("config.toml", "env.json", "metrics.jsonl", "traces.npz", "checkpoint.pt")
 RESUME = ["train", "--resume", "run"]
@@ -70,7 +70,7 @@ def judge(words, capsys, about):
     """Run a command; it may work, or say in one line why not."""
     code = main(words)
     err = capsys.readouterr().err
-    said = [line for line in err.splitlines() if not line.startswith("rewire: warning: ")]
+    said = [line for line in err.splitlines() if not line.startswith("spikewire: warning: ")]
     assert (code, len(said)) in ((0, 0), (2, 1), (1, 1)), (about, err)
     return code
 

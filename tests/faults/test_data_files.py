@@ -3,8 +3,8 @@
 import pytest
 from refusal import refused
 
-from rewire import data
-from rewire.data import data_dir
+from spikewire import data
+from spikewire.data import data_dir
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ def test_swapped_files(tmp_path, faults, name, file, other):
         (folder / path.name).symlink_to(path)
     (tmp_path / file).unlink()
     (tmp_path / file).symlink_to(data_dir() / other)
-    refused(lambda: data.load(name, tmp_path), tmp_path / file, "expected", "rewire data get")
+    refused(lambda: data.load(name, tmp_path), tmp_path / file, "expected", "spikewire data get")
     faults("swapped data file", 1, 1)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rewire import config, train
-from rewire.cli import main
-from rewire.methods import METHODS
+from spikewire import config
+from spikewire.cli import main
+from spikewire.methods import METHODS
+from spikewire.train import loop as train
 
 pytestmark = pytest.mark.filterwarnings("default")  # as for a user: a line each
 SETTINGS = config.settings()
@@ -93,7 +94,7 @@ def begin(training, folder, progress):
 def judged(tmp_path, monkeypatch, capsys):
     """Run a command; return whether it began a run. Anything but one line and exit 2 fails."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("REWIRE_DATA", str(tmp_path))  # only the embedded digits are there
+    monkeypatch.setenv("SPIKEWIRE_DATA", str(tmp_path))  # only the embedded digits are there
     monkeypatch.setattr(train, "_run", begin)
     signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
 
@@ -107,9 +108,9 @@ def judged(tmp_path, monkeypatch, capsys):
             signal.alarm(0)
             shutil.rmtree(tmp_path / "run", ignore_errors=True)
             err = capsys.readouterr().err
-        said = [line for line in err.splitlines() if not line.startswith("rewire: warning: ")]
+        said = [line for line in err.splitlines() if not line.startswith("spikewire: warning: ")]
         assert (code, len(said)) == (2, 1), err
-        assert said[0].startswith("rewire: ")
+        assert said[0].startswith("spikewire: ")
         return False
 
     return run
@@ -205,7 +206,7 @@ def test_a_name_leads_nowhere(judged, tmp_path, faults, key, name):
 
 def test_a_full_device_behind_the_output_is_one_line(tmp_path, faults):
     with open("/dev/full", "w") as full:
-        words = [sys.executable, "-m", "rewire", "methods"]
+        words = [sys.executable, "-m", "spikewire", "methods"]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, b"rewire: output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, b"spikewire: output: No space left on device\n")
     faults("disk full behind the output", 1, 1)

@@ -10,8 +10,8 @@ import pytest
 from refusal import refused
 from trainer import code, command, config, network, start
 
-from rewire.lock import held
-from rewire.train import Epoch, fit
+from spikewire.runs.lock import held
+from spikewire.train.loop import Epoch, fit
 
 TINY = ["--epochs=4", "--batch-size=256", "--time-steps=2", "--threads=1", "--init=firing"]
 

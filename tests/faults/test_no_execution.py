@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import rewire
+import spikewire
 
-FILES = sorted(Path(rewire.__file__).parent.rglob("*.py"))
+FILES = sorted(Path(spikewire.__file__).parent.rglob("*.py"))
 FORBIDDEN = {"eval", "exec", "os.system", "os.popen", "pickle", "marshal", "extractall", "shelve"}
 CAREFUL = {"torch.load": ("weights_only", True), "numpy.load": ("allow_pickle", False)}
 CAREFUL["np.load"] = CAREFUL["numpy.load"]

@@ -8,13 +8,13 @@ from refusal import refused
 from torch import Tensor
 from trainer import STEPS, config
 
-from rewire import data as datasets
-from rewire.config import method_fields
-from rewire.errors import TrainingFailed
-from rewire.losses import LOSSES
-from rewire.methods import METHODS
-from rewire.rundir import RunDir
-from rewire.train import fit
+from spikewire import data as datasets
+from spikewire.config import method_fields
+from spikewire.errors import TrainingFailed
+from spikewire.methods import METHODS
+from spikewire.nn.losses import LOSSES
+from spikewire.runs.rundir import RunDir
+from spikewire.train.loop import fit
 
 NAN, INF = float("nan"), float("inf")
 

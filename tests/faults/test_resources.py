@@ -8,7 +8,7 @@ import pytest
 from refusal import refused
 from trainer import EPOCHS, STEPS, code, command, config, network
 
-from rewire.train import Step, fit
+from spikewire.train.loop import Step, fit
 
 NOBODY = 65534
 
@@ -67,8 +67,8 @@ def test_a_full_disk_while_training(tmp_path, whole, faults, step, limit, words)
     limit = limit if limit > 0 else len(saved) + limit
     assert code(command, said, limit, ["train", "--resume", str(run), *words]) == 2
     lines = said.read_text().splitlines()
-    assert lines[-1] == f"rewire: {run}: cannot be written: File too large"
-    assert sum(line.startswith("rewire: ") for line in lines) == 1
+    assert lines[-1] == f"spikewire: {run}: cannot be written: File too large"
+    assert sum(line.startswith("spikewire: ") for line in lines) == 1
     assert (run / "checkpoint.pt").read_bytes() == saved
     assert not list(run.glob(".*"))
     assert goes_on(run, whole) == EPOCHS * STEPS - step
@@ -81,7 +81,7 @@ def test_a_full_disk_while_a_file_is_written(tmp_path, whole, faults, monkeypatc
     fit(config(), "run")
     Path("out").write_text("the one before")
     assert code(command, tmp_path / "said", 5_000, words) == 2
-    assert Path("said").read_text() == "rewire: out: cannot be written: File too large\n"
+    assert Path("said").read_text() == "spikewire: out: cannot be written: File too large\n"
     assert Path("out").read_text() == "the one before"
     assert not list(tmp_path.glob(".*"))
     faults("disk full in report and export", 1, 1)
@@ -138,5 +138,5 @@ def test_the_end_of_memory_is_one_line(tmp_path, faults):
     words = ["train", "--out", str(tmp_path / "run"), "--batch-size=1437", "--time-steps=10000"]
     assert code(command, tmp_path / "said", 0, [*words, "--threads=1"], 1 << 30) == 1
     last = (tmp_path / "said").read_text().splitlines()[-1]
-    assert last == "rewire: out of memory; try a smaller batch_size or fewer time_steps"
+    assert last == "spikewire: out of memory; try a smaller batch_size or fewer time_steps"
     faults("end of memory", 1, 1)

@@ -6,9 +6,9 @@ import time
 import pytest
 from trainer import code, config, soak
 
-from rewire.report import write
-from rewire.rundir import RunDir
-from rewire.train import fit
+from spikewire.report import write
+from spikewire.runs.rundir import RunDir
+from spikewire.train.loop import fit
 
 
 @pytest.mark.parametrize("epochs", [300, pytest.param(2_000, marks=pytest.mark.slow)])

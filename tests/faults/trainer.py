@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rewire import data as datasets
-from rewire.cli import main
-from rewire.config import Config
-from rewire.interrupts import Interrupted
-from rewire.rundir import RunDir
-from rewire.train import Epoch, Step, fit
+from spikewire import data as datasets
+from spikewire.cli import main
+from spikewire.config import Config
+from spikewire.runs.rundir import RunDir
+from spikewire.train.loop import Epoch, Step, fit
+from spikewire.train.signals import Interrupted
 
 EPOCHS, STEPS = 4, 5  # epochs, and steps of each: 1437 digits in batches of 256
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["rewire.train"])
+FORKS.set_forkserver_preload(["spikewire.train.loop"])
 
 
 def config(**changes) -> Config:

@@ -3,8 +3,9 @@
     python hammer.py CASES SEED [LIBRARY]
 
 Every case is a packed file of a random network, half of them damaged. Reading must end in a
-network or in a RewireError; a network that is read must run, and all kernels fire alike. LIBRARY is
-another build of the kernels; under AddressSanitizer one byte out of bounds ends the process.
+network or in a SpikewireError; a network that is read must run, and all kernels fire alike.
+LIBRARY is another build of the kernels; under AddressSanitizer one byte out of bounds ends
+the process.
 """
 
 import json
@@ -17,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rewire.errors import RewireError
-from rewire.export import packed
-from rewire.export.structure import Network, Neuron, Pool, Stage
-from rewire.runtime import Runtime
-from rewire.runtime.library import bind, installed, paths
+from spikewire.errors import SpikewireError
+from spikewire.formats import packed
+from spikewire.formats.network import Network, Neuron, Pool, Stage
+from spikewire.runtime import Runtime
+from spikewire.runtime.library import bind, installed, paths
 
 
 def random_network(rng: random.Random) -> Network:
@@ -39,7 +40,7 @@ def random_network(rng: random.Random) -> Network:
             if pool and pool.size <= min(place[1:]):
                 stage = Stage(**{**vars(stage), "pool": pool})
                 place = (place[0], place[1] // pool.size, place[2] // pool.size)
-        except RewireError:
+        except SpikewireError:
             break
         stages.append(stage)
     units, classes = int(np.prod(place)), rng.randint(1, 40)
@@ -121,7 +122,7 @@ def run(path: Path, library, seed: int) -> None:
         torch.manual_seed(seed)
         images = torch.randn(1 + seed % 3, *network.input_shape)
         found = [runtime(images) for runtime in runtimes]
-    except RewireError as refusal:
+    except SpikewireError as refusal:
         if "\n" in str(refusal):
             raise
         return

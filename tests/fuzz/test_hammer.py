@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-KERNELS = HERE.parents[1] / "rewire" / "runtime" / "kernels.c"
+KERNELS = HERE.parents[1] / "src" / "spikewire" / "runtime" / "kernels.c"
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def test_ten_thousand_cases_under_address_sanitizer(sanitized):
 def test_the_sanitizer_sees_a_byte_out_of_bounds(sanitized):
     library, runtime = sanitized
     code = (
-        "import ctypes, sys; from rewire.runtime.library import bind; import numpy as np;"
+        "import ctypes, sys; from spikewire.runtime.library import bind; import numpy as np;"
         f"k = bind({str(library)!r}); x = np.zeros(4, np.uint16);"
         # libc, so that the sanitizer knows the size of the block
         "c = ctypes.CDLL(None); c.malloc.restype = ctypes.c_void_p; m = c.malloc(8);"
-        "k.rewire_spread(x.ctypes.data, m, 1, 4, 1, 1, 0, 2)"
+        "k.spikewire_spread(x.ctypes.data, m, 1, 4, 1, 1, 0, 2)"
     )
     options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
     done = subprocess.run(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rewire import data, kernels
-from rewire.config import resolve
-from rewire.errors import RewireError
-from rewire.train import fit
+from spikewire import data, kernels
+from spikewire.config import resolve
+from spikewire.errors import SpikewireError
+from spikewire.train.loop import fit
 
 pytestmark = pytest.mark.gpu
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 def cifar10():
     try:
         return data.load("cifar10", None)
-    except RewireError as error:
+    except SpikewireError as error:
         pytest.skip(str(error))
 
 

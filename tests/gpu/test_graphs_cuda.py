@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewire import kernels
-from rewire.config import Config
-from rewire.data import Dataset
-from rewire.graphs import Graph
-from rewire.train import Step, fit
-from rewire.training import Training, prepare
+from spikewire import kernels
+from spikewire.config import Config
+from spikewire.data import Dataset
+from spikewire.train.cuda_graph import Graph
+from spikewire.train.loop import Step, fit
+from spikewire.train.step import Training, prepare
 
 pytestmark = pytest.mark.gpu
 

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
-from rewire import cut, kernels
-from rewire.kernels import fuse, ops
-from rewire.models import Spiking, build, excite_
-from rewire.neurons import LIF
+from spikewire import kernels
+from spikewire.kernels import ops
+from spikewire.nn import fusion as fuse
+from spikewire.nn.models import Spiking, build, excite_
+from spikewire.nn.neurons import LIF
+from spikewire.pruning import selection as cut
 
 pytestmark = pytest.mark.gpu
 

@@ -1,7 +1,0 @@
-"""``python -m rewire``."""
-
-import sys
-
-from rewire.cli import main
-
-sys.exit(main())

@@ -1,0 +1,7 @@
+"""``python -m spikewire``."""
+
+import sys
+
+from spikewire.cli import main
+
+sys.exit(main())

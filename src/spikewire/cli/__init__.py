@@ -1,0 +1,99 @@
+"""The command line: the only package that prints, parses flags and sets exit codes.
+
+Exit codes: 0 done, 1 training failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. What is heavy is
+imported where it is used, so that help is quick.
+"""
+
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+
+from spikewire import __version__
+from spikewire.cli import data, frontier, report, ship, train
+from spikewire.cli.show import complain, silence
+from spikewire.errors import SpikewireError, TrainingFailed, unknown
+
+HELP = """\
+spikewire: spiking neural networks that grow their own sparse wiring
+
+usage: spikewire COMMAND [flags]          spikewire COMMAND --help tells them
+
+{commands}
+
+examples:
+  spikewire train                                      embedded digits, Grad R, under a minute
+  spikewire train --method deepr --connectivity 0.05   another method; its fields are flags
+  spikewire train --preset mnist-fast --out runs/mine  first: spikewire data get mnist
+  spikewire train --resume runs/mine                   go on where it stopped"""
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "train": train.train,
+    "eval": train.evaluate,
+    "frontier": frontier.frontier,
+    "methods": data.methods,
+    "data": data.data,
+    "export": ship.export,
+    "predict": ship.predict,
+    "report": report.report,
+    "figures": report.figures,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    command = arguments[0] if arguments else "--help"
+    for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
+        return guarded(command, arguments[1:])
+
+
+def dispatch(command: str, arguments: Sequence[str]) -> None:
+    """Run a command, or tell what there is."""
+    if command in ("-h", "--help", "help"):
+        rows = (
+            f"  {name:10}{(run.__doc__ or '').splitlines()[0]}" for name, run in COMMANDS.items()
+        )
+        print(HELP.format(commands="\n".join(rows)))
+    elif command == "--version":
+        print(f"spikewire {__version__}")
+    elif command in COMMANDS:
+        COMMANDS[command](arguments)
+    else:
+        raise unknown("command", command, [*COMMANDS, "--help", "--version"])
+
+
+def guarded(command: str, arguments: Sequence[str]) -> int:
+    """Run a command; turn what stops it into one line and an exit code."""
+    try:
+        try:
+            dispatch(command, arguments)
+        finally:  # here, not at exit, where no one would catch a closed pipe
+            sys.stdout.flush()
+        return 0
+    except SpikewireError as error:
+        complain(str(error))
+        return 2
+    except KeyboardInterrupt as stopped:
+        return 128 + getattr(stopped, "number", signal.SIGINT)
+    except BrokenPipeError:  # `| head` has read enough
+        silence(sys.stdout)
+        return 141
+    except TrainingFailed as error:
+        complain(str(error))
+        return 1
+    except OSError as error:
+        complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        if error.filename is None:
+            silence(sys.stdout)
+        return 2
+    except RuntimeError as error:
+        if "allocate" not in str(error):  # torch's word where memory ends, on any device
+            raise
+        complain("out of memory; try a smaller batch_size or fewer time_steps")
+        return 1

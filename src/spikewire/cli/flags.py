@@ -1,0 +1,99 @@
+"""Flags from the dataclasses; each mistake in one line."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from spikewire.config import allowed_words, flag, method_fields, presets, resolve, settings
+from spikewire.errors import SpikewireError, check, unknown
+
+MANY = 20  # flags that a one-line error does not list
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one-line `SpikewireError`s, with the nearest right flag."""
+
+    def __init__(self, command: str, about: str) -> None:
+        super().__init__(f"spikewire {command}", description=about, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        _, missing, names = message.partition("arguments are required: ")
+        text = f"{names}: is missing" if missing else message.removeprefix("argument ")
+        raise SpikewireError(f"{text}; see {self.prog} --help")
+
+    def read(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return the values given, by name."""
+        found, rest = self.parse_known_args(arguments)
+        for word in rest:
+            if word.startswith("-"):
+                raise self.no_flag(word.partition("=")[0])
+            raise SpikewireError(f"{word}: not expected here; see {self.prog} --help")
+        return vars(found)
+
+    def no_flag(self, word: str) -> SpikewireError:
+        """Return the error for a wrong flag; where there are many, help lists them better."""
+        error = unknown("flag", word, self._option_string_actions)
+        if len(self._option_string_actions) <= MANY:
+            return error
+        return SpikewireError(f"{str(error).partition(' known: ')[0]} see {self.prog} --help")
+
+
+def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
+    """Add a flag for each setting and each method's field, except those in `but`."""
+    from spikewire.methods import METHODS
+
+    parser.usage = f"{parser.prog} [flags]"
+    known = ", ".join(sorted(presets()))
+    about = f"start from {known} (the data set's own; those of digits are shown)"
+    parser.add_argument("--preset", help=about)
+    parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
+    group, values = parser.add_argument_group("settings"), resolve()
+    for key, rule in settings().items():
+        if key not in but:
+            words = ", ".join(allowed_words(rule))
+            about = rule.metadata["help"] + (f"; one of {words}" if words else "")
+            add_flag(group, key, f"{about} ({shown(getattr(values, key))})", rule.type is bool)
+    group = parser.add_argument_group("fields of the method")
+    owners: dict[str, dict[str, list[str]]] = {}
+    switches = set()
+    for method in METHODS:
+        for key, rule in method_fields(method).items():
+            said = rule.metadata.get("help", "")
+            owners.setdefault(key, {}).setdefault(said, []).append(method)
+            switches |= {key} if rule.type is bool else set()
+    for key in sorted(owners.keys() - set(but)):
+        parts = (f"[{', '.join(methods)}] {said}" for said, methods in owners[key].items())
+        add_flag(group, key, "; ".join(parts), key in switches)
+
+
+def add_flag(group: Any, key: str, about: str, switch: bool) -> None:
+    """Add ``--some-key VALUE``; a switch may leave out ``true``. The text goes to `config`."""
+    extra = {"nargs": "?", "const": "true"} if switch else {}
+    about, name = about.replace("%", "%%"), flag(key)
+    group.add_argument(name, dest=key, metavar="X", default=argparse.SUPPRESS, help=about, **extra)
+
+
+def shown(value: Any) -> str:
+    """Return a default as one would type it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value in (None, "") else str(value)
+
+
+def number(name: str, text: str) -> float:
+    """Return the number a flag was given."""
+    try:
+        return float(text)
+    except ValueError:
+        raise SpikewireError(f"{name}: {text!r} is not allowed; it must be a number") from None
+
+
+def whole(name: str, text: str) -> int:
+    """Return the text as a whole number of at least 1."""
+    check(text.isdecimal() and int(text) >= 1, name, text, "a whole number, 1 or more")
+    return int(text)

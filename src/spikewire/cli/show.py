@@ -1,0 +1,131 @@
+"""Tables, lines and bars: live on a terminal, plain elsewhere."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from spikewire.config import Config
+
+if TYPE_CHECKING:
+    from spikewire.train.loop import Epoch, Step
+
+
+def complain(text: str) -> None:
+    """Print one line on stderr."""
+    print(f"spikewire: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage, with more digits where there is little."""
+    return f"{share:.2%}" if share >= 0.01 or share == 0 else f"{share:.3%}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in MB, small ones in kB."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns; a wide one is not cut when the output is no terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    table = Table(*head, box=box.SIMPLE_HEAD, show_header=any(head))
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def print_figures(figures: dict[str, str]) -> None:
+    """Print a table of two columns."""
+    print_table(("", ""), list(figures.items()))
+
+
+def print_layers(layers: list[dict[str, Any]]) -> None:
+    """Print one row a layer: shape, synapses by mask, weights that are not zero."""
+    rows = [
+        (
+            layer["name"],
+            "x".join(map(str, layer["shape"])),
+            f"{layer['present']:,} of {layer['total']:,}",
+            f"{layer['nonzero']:,}",
+            percent(layer["connectivity"]),
+        )
+        for layer in layers
+    ]
+    print_table(("layer", "shape", "present", "non-zero", "connectivity"), rows)
+
+
+@contextmanager
+def progress_display(config: Config):
+    """Yield a callback: a live bar on a terminal, a line an epoch elsewhere."""
+    if not sys.stdout.isatty():
+        yield print_epoch
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from spikewire.train.loop import Step
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task(f"epoch 0/{config.epochs}", total=None)
+
+        def show(event: "Step | Epoch") -> None:
+            if isinstance(event, Step):
+                bar.update(task, completed=event.step, total=event.total_steps)
+            else:
+                bar.update(task, description=epoch_line(event))
+
+        yield show
+
+
+def print_epoch(event: "Step | Epoch") -> None:
+    """Print one plain line after each epoch."""
+    from spikewire.train.loop import Epoch
+
+    if isinstance(event, Epoch):
+        print(epoch_line(event), f"{event.row['seconds']:.1f} s", sep="  ", flush=True)
+
+
+def epoch_line(event: "Epoch") -> str:
+    """Return the figures of an epoch."""
+    row = event.row
+    tested = "" if row["accuracy"] is None else f"accuracy {percent(row['accuracy'])}  "
+    return (
+        f"epoch {row['epoch']}/{event.epochs}  loss {row['loss']:.4f}  {tested}"
+        f"connectivity {percent(row['connectivity'])}"
+    )
+
+
+@contextmanager
+def download_display():
+    """Yield a callback that shows bytes on a terminal, and nothing elsewhere."""
+    if not sys.stdout.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(file: str, done: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done)
+
+        yield show
+
+
+def silence(stream: IO[str]) -> None:
+    """Send to nowhere, until the process ends, what is printed and what is still to be flushed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,1 @@
+"""Sweeps over data set, method, connectivity and seed."""

@@ -1,0 +1,255 @@
+"""The Triton programs as torch operators: autograd, shapes for `torch.compile`, launch sizes.
+
+Images are ``[time * batch, channels, height, width]`` in channels-last memory, going in and coming
+out: what the compiler, too, wants of everything around a convolution, so it adds no copies. A
+static current has no time: ``[batch, ...]``. Nothing here waits for the device.
+"""
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikewire.kernels import programs as _programs
+
+TILE = 1024  # neurons of a program: eight of each of its 128 threads, one 16-byte read of bf16
+BACKWARD_TILE = 512  # half, since the membrane of all time steps stays in registers
+UNROLL = 4  # tiles a program of `moments` reads at once
+WIDEST = 256
+MOMENT_PROGRAMS = 1056  # eight on each of an H200's 132 multiprocessors
+SUM_PROGRAMS = 2112
+
+programs: Any = _programs  # Triton types a launch by the signature inside the kernel
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return images as ``[..., height, width, channels]``, contiguous; no copy if channels-last."""
+    return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 else x.contiguous()
+
+
+def _images(rows: Tensor) -> Tensor:
+    """Return contiguous ``[..., height, width, channels]`` as channels-last images."""
+    return rows.permute(0, 3, 1, 2) if rows.ndim == 4 else rows
+
+
+def _tile(channels: int, size: int) -> dict[str, int]:
+    width = min(1 << (channels - 1).bit_length(), WIDEST)
+    return {"ROWS": max(1, size // width), "WIDTH": width}
+
+
+def _constants(tau: float | None, threshold: float, rest: float, reset: str) -> dict[str, Any]:
+    gain, leak = (1.0, 1.0) if tau is None else (1.0 / tau, 1.0 - 1.0 / tau)
+    constants = {"GAIN": gain, "LEAK": leak, "THRESHOLD": threshold, "REST": rest}
+    return constants | {"SOFT": reset == "soft"}
+
+
+@torch.library.custom_op("spikewire::statistics", mutates_args=("running_mean", "running_var"))
+def statistics(
+    x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """Return mean and biased variance of every channel of the images, in float32.
+
+    Running statistics move towards the mean and the unbiased variance.
+    """
+    x = _rows(x)
+    channels, total = x.shape[-1], x.numel()
+    tile = _tile(channels, TILE)
+    tiles = _ceil(total // channels, tile["ROWS"])
+    count = min(tiles, MOMENT_PROGRAMS)
+    parts = x.new_empty(2, count, channels, dtype=torch.float32)
+    mean, variance = (x.new_empty(channels, dtype=torch.float32) for _ in range(2))
+    grid = (count, _ceil(channels, tile["WIDTH"]))
+    sizes = total, channels, count
+    programs.moments[grid](x, parts, *sizes, _ceil(tiles, count), UNROLL=UNROLL, **tile)
+    programs.merge[(_ceil(channels, 8),)](
+        parts,
+        mean,
+        variance,
+        running_mean,
+        running_var,
+        *sizes,
+        tile["ROWS"],
+        momentum,
+        ROUNDS=_ceil(count, 128),
+        ROWS=128,
+        WIDTH=8,
+    )
+    return mean, variance
+
+
+@statistics.register_fake
+def _(x: Tensor, *running: Any) -> tuple[Tensor, Tensor]:
+    return tuple(x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))  # pyright: ignore
+
+
+@torch.library.custom_op("spikewire::fire", mutates_args=())
+def fire(
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    batch_statistics: bool,
+    time_steps: int,
+    static: bool,
+    pool: bool,
+    tau: float | None,
+    threshold: float,
+    rest: float,
+    surrogate: str,
+    reset: str = "hard",
+) -> tuple[Tensor, Tensor]:
+    """Return spikes, and the winners of the pooling windows where `pool`.
+
+    Without `mean` the currents go to the neurons as they are. `mean` and `variance` count as
+    functions of x in backward where `batch_statistics`.
+    """
+    spikes, winners = _empty(x, time_steps, static, pool)
+    x = _rows(x)
+    total = x.numel() if static else x.numel() // time_steps
+    flags = {"TIME": time_steps, "STATIC": static, **_constants(tau, threshold, rest, reset)}
+    norm = mean, variance, weight, bias
+    if pool:
+        channels, pooled_total = x.shape[-1], winners.numel()
+        tile = _tile(channels, TILE)
+        rows = pooled_total // channels
+        grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
+        sizes = total, pooled_total, channels, x.shape[1], x.shape[2], eps
+        if rows:
+            programs.fire_and_pool[grid](x, *norm, spikes, winners, *sizes, **flags, **tile)
+        return spikes, winners
+    channels = _channels(x, mean)
+    tile = _tile(channels, TILE)
+    rows = _ceil(total, channels)
+    grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
+    flags["NORM"] = mean is not None
+    programs.fire[grid](x, *norm, spikes, total, channels, eps, **flags, **tile)
+    return spikes, winners
+
+
+def _channels(x: Tensor, mean: Tensor | None) -> int:
+    """Without BatchNorm any width of the rows will do."""
+    return WIDEST if mean is None else x.shape[-1]
+
+
+def _empty(x: Tensor, time_steps: int, static: bool, pool: bool) -> tuple[Tensor, Tensor]:
+    images, *place = _rows(x).shape
+    batch = images if static else images // time_steps
+    if pool:
+        place = [place[0] // 2, place[1] // 2, place[2]]
+    winners = x.new_empty(batch * prod(place) if pool else 0, dtype=torch.int32)
+    return _images(x.new_empty(time_steps * batch, *place)), winners
+
+
+@fire.register_fake
+def _(
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    batch_statistics: bool,
+    time_steps: int,
+    static: bool,
+    pool: bool,
+    *neuron: Any,
+) -> tuple[Tensor, Tensor]:
+    return _empty(x, time_steps, static, pool)
+
+
+@torch.library.custom_op("spikewire::fire_backward", mutates_args=())
+def fire_backward(
+    grad: Tensor,
+    winners: Tensor,
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    batch_statistics: bool,
+    time_steps: int,
+    static: bool,
+    pool: bool,
+    tau: float | None,
+    threshold: float,
+    rest: float,
+    surrogate: str,
+    reset: str = "hard",
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of x, and ``sum dy``, ``sum dy (x - mean)`` of every channel."""
+    grad, x = _rows(grad), _rows(x)
+    dx = torch.empty_like(x)
+    total = x.numel() if static else x.numel() // time_steps
+    norm, channels = mean is not None, _channels(x, mean)
+    tile = _tile(channels, BACKWARD_TILE)
+    height, width = x.shape[1:3] if pool else (1, 1)
+    rows = _ceil(total, channels)
+    if pool:
+        rows = rows // (height * width) * _ceil(height, 2) * _ceil(width, 2)
+    tiles, blocks = _ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"])
+    sums = x.new_empty(2, channels if norm else 0, dtype=torch.float32)
+    inputs = grad, winners, x, mean, variance, weight, bias
+    sizes = total, winners.numel(), rows, channels, height, width
+    count = x.numel() // channels
+    flags = {"TIME": time_steps, "STATIC": static, "NORM": norm, "POOL": pool}
+    flags |= {"BATCH": batch_statistics, "SURROGATE": surrogate, **tile}
+    flags |= _constants(tau, threshold, rest, reset)
+    if norm:
+        some = min(tiles, SUM_PROGRAMS)
+        parts = x.new_empty(2, some, channels, dtype=torch.float32)
+        programs.fire_backward[(some, blocks)](
+            *inputs,
+            sums,
+            parts,
+            dx,
+            *sizes,
+            some,
+            _ceil(tiles, some),
+            count,
+            eps,
+            REDUCE=True,
+            **flags,
+        )
+        sums = parts.sum(1)
+    programs.fire_backward[(tiles, blocks)](
+        *inputs, sums, sums, dx, *sizes, tiles, 1, count, eps, REDUCE=False, **flags
+    )
+    return _images(dx), sums
+
+
+@fire_backward.register_fake
+def _(
+    grad: Tensor, winners: Tensor, x: Tensor, mean: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    channels = 0 if mean is None else x.shape[1]
+    return _images(torch.empty_like(_rows(x))), x.new_empty(2, channels, dtype=torch.float32)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, mean, variance, weight, bias, *ctx.constants = inputs
+    ctx.save_for_backward(output[1], x, mean, variance, weight, bias)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    rest = (None,) * len(ctx.constants)
+    if grad is None:
+        return (None,) * 5 + rest
+    winners, x, mean, variance, weight, bias = ctx.saved_tensors
+    eps = ctx.constants[0]
+    dx, sums = fire_backward(grad, winners, x, mean, variance, weight, bias, *ctx.constants)
+    if weight is None:
+        return dx, None, None, None, None, *rest
+    dweight = sums[1] * torch.rsqrt(variance + eps)
+    return dx, None, None, dweight.to(weight.dtype), sums[0].to(bias.dtype), *rest
+
+
+fire.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,1 @@
+"""Spiking networks: neurons, layers, models, losses."""

@@ -1,0 +1,1 @@
+"""The pruning contract: what a method author imports."""

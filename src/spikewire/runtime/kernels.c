@@ -1,0 +1,572 @@
+/* Event-driven inference: only arriving spikes cost work.
+ *
+ * Spikes are bits, 16 to a word: [map][plane][channel][row][word], where a map is one time step of
+ * one sample. A sum pool keeps the positions of its window as planes; a maximum pool merges them.
+ *
+ * Every path adds to a current in ascending order of (input, plane), one rounding an addition, so
+ * that all of them, and the torch twin in fallback.py, fire alike bit for bit. Build with
+ * -ffp-contract=off. Sizes and indices are checked by the caller, layers.py.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define TILE 16 /* vectors whose currents stay in registers */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define X86 1
+#include <immintrin.h>
+#endif
+
+enum { PORTABLE, AVX2, AVX512 };
+enum { NO_LEAK, MULTIPLY, DIVIDE };
+
+typedef struct {
+    int32_t leak; /* MULTIPLY: 1 / tau is exact, and much quicker than dividing by tau */
+    float tau, threshold, rest;
+    float fall; /* soft reset: threshold - rest, which a spike takes away; hard reset: 0 */
+} neuron_t;
+
+typedef struct {
+    int64_t batch, steps, planes, plane_words; /* words of one plane of one input map */
+    int64_t channels, vectors, row_words;      /* of the output; a channel is `vectors` words */
+    uint32_t tail;                             /* bits that exist in the last word of a row */
+    int32_t path;
+    neuron_t neuron;
+    const int64_t *start;   /* conv: taps of an output; linear: synapses of an input */
+    const uint32_t *offset; /* conv: where in a plane a tap's words begin */
+    const uint16_t *post;   /* linear: output within the block */
+    const float *weight;
+    const float *bias;
+} layer_t;
+
+int spikewire_best_path(void)
+{
+#ifdef X86
+    if (__builtin_cpu_supports("avx512f"))
+        return AVX512;
+    if (__builtin_cpu_supports("avx2"))
+        return AVX2;
+#endif
+    return PORTABLE;
+}
+
+/* ---------------------------------------------------------------- fire
+ * m = u + (I - (u - rest)) / tau, or u + I;  S = m >= threshold;  u = S ? rest : m
+ * soft reset: u = S ? m - fall : m */
+
+static void fire_portable(const neuron_t *n, const float *current, float *u, uint16_t *spikes,
+                          int64_t vectors)
+{
+    const float inverse = n->leak == MULTIPLY ? 1.0f / n->tau : 0.0f;
+    for (int64_t v = 0; v < vectors; v++) {
+        unsigned bits = 0;
+        for (int k = 0; k < LANES; k++) {
+            const int64_t i = v * LANES + k;
+            float m;
+            if (n->leak == NO_LEAK) {
+                m = u[i] + current[i];
+            } else {
+                const float d = current[i] - (u[i] - n->rest);
+                m = (n->leak == MULTIPLY ? d * inverse : d / n->tau) + u[i];
+            }
+            const unsigned fired = m >= n->threshold;
+            u[i] = !fired ? m : n->fall > 0 ? m - n->fall : n->rest;
+            bits |= fired << k;
+        }
+        spikes[v] = (uint16_t)bits;
+    }
+}
+
+#ifdef X86
+__attribute__((target("avx2"))) static unsigned fire8(const neuron_t *n, __m256 current, float *at)
+{
+    const __m256 rest = _mm256_set1_ps(n->rest);
+    const __m256 u = _mm256_loadu_ps(at);
+    __m256 m;
+    if (n->leak == NO_LEAK) {
+        m = _mm256_add_ps(u, current);
+    } else {
+        const __m256 d = _mm256_sub_ps(current, _mm256_sub_ps(u, rest));
+        m = _mm256_add_ps(n->leak == MULTIPLY ? _mm256_mul_ps(d, _mm256_set1_ps(1.0f / n->tau))
+                                              : _mm256_div_ps(d, _mm256_set1_ps(n->tau)),
+                          u);
+    }
+    const __m256 fired = _mm256_cmp_ps(m, _mm256_set1_ps(n->threshold), _CMP_GE_OQ);
+    const __m256 after = n->fall > 0 ? _mm256_sub_ps(m, _mm256_set1_ps(n->fall)) : rest;
+    _mm256_storeu_ps(at, _mm256_blendv_ps(m, after, fired));
+    return (unsigned)_mm256_movemask_ps(fired);
+}
+
+__attribute__((target("avx2"))) static void fire_avx2(const neuron_t *n, const float *current,
+                                                      float *u, uint16_t *spikes, int64_t vectors)
+{
+    for (int64_t v = 0; v < vectors; v++) {
+        const int64_t i = v * LANES;
+        const unsigned low = fire8(n, _mm256_loadu_ps(current + i), u + i);
+        const unsigned high = fire8(n, _mm256_loadu_ps(current + i + 8), u + i + 8);
+        spikes[v] = (uint16_t)(low | high << 8);
+    }
+}
+
+__attribute__((target("avx512f"))) static inline uint16_t fire16(const neuron_t *n, __m512 current,
+                                                                 float *at)
+{
+    const __m512 rest = _mm512_set1_ps(n->rest);
+    const __m512 u = _mm512_loadu_ps(at);
+    __m512 m;
+    if (n->leak == NO_LEAK) {
+        m = _mm512_add_ps(u, current);
+    } else {
+        const __m512 d = _mm512_sub_ps(current, _mm512_sub_ps(u, rest));
+        m = _mm512_add_ps(n->leak == MULTIPLY ? _mm512_mul_ps(d, _mm512_set1_ps(1.0f / n->tau))
+                                              : _mm512_div_ps(d, _mm512_set1_ps(n->tau)),
+                          u);
+    }
+    const __mmask16 fired = _mm512_cmp_ps_mask(m, _mm512_set1_ps(n->threshold), _CMP_GE_OQ);
+    const __m512 after = n->fall > 0 ? _mm512_sub_ps(m, _mm512_set1_ps(n->fall)) : rest;
+    _mm512_storeu_ps(at, _mm512_mask_blend_ps(fired, m, after));
+    return fired;
+}
+
+__attribute__((target("avx512f"))) static void fire_avx512(const neuron_t *n, const float *current,
+                                                           float *u, uint16_t *spikes,
+                                                           int64_t vectors)
+{
+    for (int64_t v = 0; v < vectors; v++)
+        spikes[v] = fire16(n, _mm512_loadu_ps(current + v * LANES), u + v * LANES);
+}
+#endif
+
+typedef void fire_t(const neuron_t *, const float *, float *, uint16_t *, int64_t);
+
+static fire_t *const FIRE[] = {
+    fire_portable,
+#ifdef X86
+    fire_avx2, fire_avx512,
+#endif
+};
+
+/* Lanes beyond the width of a map are no neurons. */
+static void trim(const layer_t *l, uint16_t *spikes, int64_t words)
+{
+    if (l->tail != 0xffff)
+        for (int64_t v = l->row_words - 1; v < words; v += l->row_words)
+            spikes[v] &= (uint16_t)l->tail;
+}
+
+/* The same current [batch][channel][vectors][LANES] at each step. */
+void spikewire_fire(const layer_t *l, const float *current, float *state, uint16_t *spikes)
+{
+    const int64_t words = l->channels * l->vectors;
+    for (int64_t b = 0; b < l->batch; b++)
+        for (int64_t t = 0; t < l->steps; t++) {
+            uint16_t *out = spikes + (b * l->steps + t) * words;
+            FIRE[l->path](&l->neuron, current + b * words * LANES, state + b * words * LANES, out,
+                          words);
+            trim(l, out, words);
+        }
+}
+
+/* ---------------------------------------------------------------- convolution
+ * One tile of currents: add a tap's weight wherever its shifted spike bit is set. */
+
+typedef void add_t(const layer_t *, int64_t, const uint16_t *, float *, int64_t);
+
+typedef float four_t __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t bits_t __attribute__((vector_size(16)));
+
+/* Four lanes make a vector on most machines; the compiler splits it where they do not. */
+static void add_portable(const layer_t *l, int64_t channel, const uint16_t *masks, float *current,
+                         int64_t vectors)
+{
+    const bits_t first = {1, 2, 4, 8};
+    const bits_t lane[] = {first, first << 4, first << 8, first << 12};
+    for (int64_t v = 0; v < vectors; v++) {
+        four_t *at = (four_t *)(current + v * LANES), sum[] = {at[0], at[1], at[2], at[3]};
+        for (int64_t j = l->start[channel]; j < l->start[channel + 1]; j++) {
+            const bits_t w = (bits_t)(l->weight[j] + (four_t){0});
+            for (int64_t p = 0; p < l->planes; p++) {
+                const bits_t bits = masks[p * l->plane_words + l->offset[j] + v] + (bits_t){0};
+                for (int k = 0; k < 4; k++)
+                    sum[k] += (four_t)(((bits & lane[k]) == lane[k]) & w);
+            }
+        }
+        for (int k = 0; k < 4; k++)
+            at[k] = sum[k];
+    }
+}
+
+#ifdef X86
+__attribute__((target("avx2"))) static inline __m256 where(__m256i bits, __m256i lane, __m256 w)
+{
+    const __m256i hit = _mm256_cmpeq_epi32(_mm256_and_si256(bits, lane), lane);
+    return _mm256_and_ps(_mm256_castsi256_ps(hit), w);
+}
+
+/* Four vectors fill half of the sixteen registers and leave room for the masks. */
+__attribute__((target("avx2"))) static void add_avx2(const layer_t *l, int64_t channel,
+                                                     const uint16_t *masks, float *current,
+                                                     int64_t vectors)
+{
+    enum { PART = 4 };
+    const __m256i first = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i lane[] = {first, _mm256_slli_epi32(first, 8), _mm256_slli_epi32(first, 16),
+                            _mm256_slli_epi32(first, 24)};
+    int64_t v = 0;
+    for (; v + PART <= vectors; v += PART) {
+        __m256 sum[2 * PART];
+        for (int k = 0; k < 2 * PART; k++)
+            sum[k] = _mm256_loadu_ps(current + v * LANES + 8 * k);
+        for (int64_t j = l->start[channel]; j < l->start[channel + 1]; j++) {
+            const __m256 w = _mm256_set1_ps(l->weight[j]);
+            for (int64_t p = 0; p < l->planes; p++) {
+                const uint16_t *m = masks + p * l->plane_words + l->offset[j] + v;
+                for (int k = 0; k < 2 * PART; k += 4) {
+                    int32_t two;
+                    memcpy(&two, m + k / 2, sizeof two);
+                    const __m256i bits = _mm256_set1_epi32(two);
+                    for (int i = 0; i < 4; i++)
+                        sum[k + i] = _mm256_add_ps(sum[k + i], where(bits, lane[i], w));
+                }
+            }
+        }
+        for (int k = 0; k < 2 * PART; k++)
+            _mm256_storeu_ps(current + v * LANES + 8 * k, sum[k]);
+    }
+    add_portable(l, channel, masks + v, current + v * LANES, vectors - v);
+}
+
+__attribute__((target("avx512f"))) static void add_avx512(const layer_t *l, int64_t channel,
+                                                          const uint16_t *masks, float *current,
+                                                          int64_t vectors)
+{
+    /* A test against the lanes' bits makes two masks of one broadcast word, and is quicker than
+     * moving each mask through a general register. */
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i even = _mm512_sllv_epi32(_mm512_set1_epi32(1), lane);
+    const __m512i odd = _mm512_slli_epi32(even, LANES);
+    int64_t v = 0;
+    for (; v + TILE <= vectors; v += TILE) {
+        __m512 sum[TILE];
+        for (int k = 0; k < TILE; k++)
+            sum[k] = _mm512_loadu_ps(current + (v + k) * LANES);
+        for (int64_t j = l->start[channel]; j < l->start[channel + 1]; j++) {
+            const __m512 w = _mm512_set1_ps(l->weight[j]);
+            for (int64_t p = 0; p < l->planes; p++) {
+                const uint16_t *m = masks + p * l->plane_words + l->offset[j] + v;
+                for (int k = 0; k < TILE; k += 2) {
+                    uint32_t both;
+                    memcpy(&both, m + k, sizeof both);
+                    const __m512i bits = _mm512_set1_epi32((int)both);
+                    const __mmask16 low = _mm512_test_epi32_mask(bits, even);
+                    const __mmask16 high = _mm512_test_epi32_mask(bits, odd);
+                    sum[k] = _mm512_mask_add_ps(sum[k], low, sum[k], w);
+                    sum[k + 1] = _mm512_mask_add_ps(sum[k + 1], high, sum[k + 1], w);
+                }
+            }
+        }
+        for (int k = 0; k < TILE; k++)
+            _mm512_storeu_ps(current + (v + k) * LANES, sum[k]);
+    }
+    for (; v < vectors; v++) {
+        __m512 sum = _mm512_loadu_ps(current + v * LANES);
+        for (int64_t j = l->start[channel]; j < l->start[channel + 1]; j++) {
+            const __m512 w = _mm512_set1_ps(l->weight[j]);
+            for (int64_t p = 0; p < l->planes; p++)
+                sum = _mm512_mask_add_ps(sum, masks[p * l->plane_words + l->offset[j] + v], sum, w);
+        }
+        _mm512_storeu_ps(current + v * LANES, sum);
+    }
+}
+#endif
+
+static add_t *const ADD[] = {
+    add_portable,
+#ifdef X86
+    add_avx2, add_avx512,
+#endif
+};
+
+static void fill(float *current, float bias, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        current[i] = bias;
+}
+
+/* Output channels first..last of all maps. masks come from spikewire_spread; scratch holds the current
+ * of one channel; spikes NULL writes currents [batch][step][channel][vectors][LANES] instead. */
+void spikewire_conv(const layer_t *l, const uint16_t *masks, float *state, float *scratch,
+                 uint16_t *spikes, float *currents, int64_t first, int64_t last)
+{
+    const int64_t lanes = l->vectors * LANES;
+    for (int64_t o = first; o < last; o++)
+        for (int64_t b = 0; b < l->batch; b++)
+            for (int64_t t = 0; t < l->steps; t++) {
+                const int64_t map = b * l->steps + t, at = map * l->channels + o;
+                float *current = spikes ? scratch : currents + at * lanes;
+                fill(current, l->bias[o], lanes);
+                ADD[l->path](l, o, masks + map * l->planes * l->plane_words, current, l->vectors);
+                if (!spikes)
+                    continue;
+                FIRE[l->path](&l->neuron, current, state + (b * l->channels + o) * lanes,
+                              spikes + at * l->vectors, l->vectors);
+                trim(l, spikes + at * l->vectors, l->vectors);
+            }
+}
+
+/* images: [batch][in][rows][width], zero-padded; offset counts floats; rows of LANES * row_words. */
+void spikewire_conv_analogue(const layer_t *l, const float *images, int64_t image, int64_t width,
+                          float *currents, int64_t first, int64_t last)
+{
+    const int64_t line = l->row_words * LANES, rows = l->vectors / l->row_words;
+    for (int64_t o = first; o < last; o++)
+        for (int64_t b = 0; b < l->batch; b++) {
+            float *current = currents + (b * l->channels + o) * l->vectors * LANES;
+            fill(current, l->bias[o], l->vectors * LANES);
+            for (int64_t j = l->start[o]; j < l->start[o + 1]; j++) {
+                const float w = l->weight[j], *x = images + b * image + l->offset[j];
+                for (int64_t y = 0; y < rows; y++)
+                    for (int64_t i = 0; i < line; i++)
+                        current[y * line + i] += w * x[y * width + i];
+            }
+        }
+}
+
+/* ---------------------------------------------------------------- fully connected
+ * A block of `vectors` words of outputs, of `total` words in all, from word `begin` on. */
+
+/* Up to GROUP steps of a sample run together: a column is fetched once, and each of its weights
+ * added to the currents of those steps in which the input fires. */
+enum { GROUP = 8 };
+
+typedef struct {
+    uint32_t input, steps; /* one bit a step */
+} event_t;
+
+/* Write down the inputs that fire in `steps` maps, in order, once for each plane. */
+static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps, int64_t rows,
+                           int64_t row_words, int64_t width, event_t *events)
+{
+    const int64_t map = l->planes * l->plane_words;
+    int64_t count = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < row_words; k++) {
+            const uint16_t *word = maps + r * row_words + k;
+            unsigned any = 0;
+            for (int64_t t = 0; t < steps; t++)
+                for (int64_t p = 0; p < l->planes; p++)
+                    any |= word[t * map + p * l->plane_words];
+            for (; any; any &= any - 1) {
+                const int bit = __builtin_ctz(any);
+                for (int64_t p = 0; p < l->planes; p++) {
+                    event_t event = {(uint32_t)(r * width + k * LANES + bit), 0};
+                    for (int64_t t = 0; t < steps; t++)
+                        event.steps |= (word[t * map + p * l->plane_words] >> bit & 1u) << t;
+                    if (event.steps)
+                        events[count++] = event;
+                }
+            }
+        }
+    return count;
+}
+
+/* The columns lie far apart: ask for them ahead of time, all of a short one. */
+static inline void fetch(const layer_t *l, const event_t *events, int64_t e, int64_t count)
+{
+    enum { AHEAD = 8, LINE = 16, MOST = 8 * LINE };
+    if (e + 2 * AHEAD < count)
+        __builtin_prefetch(l->start + events[e + 2 * AHEAD].input);
+    if (e + AHEAD < count) {
+        const int64_t *next = l->start + events[e + AHEAD].input;
+        const int64_t end = next[1] - next[0] < MOST ? next[1] : next[0] + MOST;
+        for (int64_t j = next[0]; j < end; j += LINE) {
+            __builtin_prefetch(l->weight + j);
+            __builtin_prefetch(l->post + j);
+        }
+    }
+}
+
+typedef void columns_t(const layer_t *, const event_t *, int64_t, float *);
+
+static void columns_single(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
+    for (int64_t e = 0; e < count; e++) {
+        fetch(l, events, e, count);
+        for (int64_t j = l->start[events[e].input]; j < l->start[events[e].input + 1]; j++)
+            current[l->post[j]] += l->weight[j];
+    }
+}
+
+typedef float group_t __attribute__((vector_size(4 * GROUP), aligned(4), may_alias));
+
+/* current: [output][GROUP]. A weight times 0 leaves a sum as it is, times 1 is the weight itself. */
+static inline __attribute__((always_inline)) void
+columns(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
+    for (int64_t e = 0; e < count; e++) {
+        fetch(l, events, e, count);
+        group_t fires;
+        for (int k = 0; k < GROUP; k++)
+            fires[k] = (float)(events[e].steps >> k & 1);
+        for (int64_t j = l->start[events[e].input]; j < l->start[events[e].input + 1]; j++)
+            *(group_t *)(current + l->post[j] * GROUP) += l->weight[j] * fires;
+    }
+}
+
+static void columns_portable(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
+    columns(l, events, count, current);
+}
+
+#ifdef X86
+__attribute__((target("avx2"))) static void
+columns_avx2(const layer_t *l, const event_t *events, int64_t count, float *current)
+{
+    columns(l, events, count, current);
+}
+#endif
+
+static columns_t *const COLUMNS[] = {
+    columns_portable,
+#ifdef X86
+    columns_avx2, columns_avx2,
+#endif
+};
+
+/* Input rows of `width` neurons; `events` has room for all inputs in all planes, `scratch` for
+ * 1 + GROUP currents; spikes NULL writes currents [batch][step][total][LANES]. */
+void spikewire_linear(const layer_t *l, const uint16_t *input, int64_t rows, int64_t row_words,
+                   int64_t width, int64_t begin, int64_t total, float *state, float *scratch,
+                   event_t *events, uint16_t *spikes, float *currents)
+{
+    const int64_t lanes = l->vectors * LANES, stride = l->steps == 1 ? 1 : GROUP;
+    columns_t *add = l->steps == 1 ? columns_single : COLUMNS[l->path];
+    float *sums = scratch + lanes;
+    for (int64_t b = 0; b < l->batch; b++)
+        for (int64_t first = 0; first < l->steps; first += GROUP) {
+            const int64_t left = l->steps - first, steps = left < GROUP ? left : GROUP;
+            const int64_t map = b * l->steps + first;
+            for (int64_t i = 0; i < lanes; i++)
+                fill(sums + i * stride, l->bias[begin * LANES + i], stride);
+            const uint16_t *arriving = input + map * l->planes * l->plane_words;
+            add(l, events, list_events(l, arriving, steps, rows, row_words, width, events), sums);
+            for (int64_t t = 0; t < steps; t++) {
+                const int64_t at = (map + t) * total + begin;
+                float *current = spikes ? scratch : currents + at * LANES;
+                for (int64_t i = 0; i < lanes; i++)
+                    current[i] = sums[i * stride + t];
+                if (spikes)
+                    FIRE[l->path](&l->neuron, current, state + (b * total + begin) * LANES,
+                                  spikes + at, l->vectors);
+            }
+        }
+    if (spikes && begin + l->vectors == total)
+        for (int64_t map = 0; map < l->batch * l->steps; map++)
+            spikes[map * total + total - 1] &= (uint16_t)l->tail;
+}
+
+void spikewire_linear_analogue(const layer_t *l, const float *images, int64_t inputs, int64_t begin,
+                            int64_t total, float *currents)
+{
+    for (int64_t b = 0; b < l->batch; b++) {
+        const float *x = images + b * inputs;
+        float *current = currents + (b * total + begin) * LANES;
+        memcpy(current, l->bias + begin * LANES, sizeof(float) * (size_t)(l->vectors * LANES));
+        for (int64_t i = 0; i < inputs; i++)
+            if (x[i] != 0.0f)
+                for (int64_t j = l->start[i]; j < l->start[i + 1]; j++)
+                    current[l->post[j]] += l->weight[j] * x[i];
+    }
+}
+
+/* ---------------------------------------------------------------- between layers */
+
+/* Sixteen bits from `at` on, which may lie partly or wholly outside the row. */
+static unsigned bits_at(const uint16_t *row, int64_t words, int64_t at)
+{
+    const int64_t word = at >> 4;
+    const int shift = (int)(at & 15);
+    const unsigned low = word >= 0 && word < words ? row[word] : 0;
+    const unsigned high = word + 1 >= 0 && word + 1 < words ? row[word + 1] : 0;
+    return (low >> shift | high << (LANES - shift)) & 0xffff;
+}
+
+/* A row of up to 64 bits fits a register: shift it once for each tap. */
+static void spread_short(const uint16_t *row, int64_t words, int64_t taps, int64_t padding,
+                         uint16_t *out, int64_t stride, int64_t out_words)
+{
+    uint64_t bits = 0;
+    for (int64_t v = 0; v < words; v++)
+        bits |= (uint64_t)row[v] << (LANES * v);
+    for (int64_t k = 0; k < taps; k++) {
+        const uint64_t x = k < padding ? bits << (padding - k) : bits >> (k - padding);
+        for (int64_t v = 0; v < out_words; v++)
+            out[k * stride + v] = (uint16_t)(x >> (LANES * v));
+    }
+}
+
+/* Bit x of masks[map][k][padding + y] is spike[map][y][x + k - padding]; zero rows around.
+ * Bits beyond the width of the output only reach lanes that are no neurons. */
+void spikewire_spread(const uint16_t *spikes, uint16_t *masks, int64_t maps, int64_t height,
+                   int64_t words, int64_t taps, int64_t padding, int64_t out_words)
+{
+    const int64_t rows = height + 2 * padding, stride = rows * out_words;
+    const int is_short = words <= 4 && out_words <= 4 && taps <= 32;
+    memset(masks, 0, sizeof(uint16_t) * (size_t)(maps * taps * stride));
+    for (int64_t i = 0; i < maps; i++)
+        for (int64_t y = 0; y < height; y++) {
+            const uint16_t *row = spikes + (i * height + y) * words;
+            uint16_t *out = masks + i * taps * stride + (padding + y) * out_words;
+            if (is_short) {
+                spread_short(row, words, taps, padding, out, stride, out_words);
+                continue;
+            }
+            for (int64_t k = 0; k < taps; k++)
+                for (int64_t v = 0; v < out_words; v++)
+                    out[k * stride + v]
+                        = (uint16_t)bits_at(row, words, v * LANES + k - padding);
+        }
+}
+
+static unsigned even_bits(uint32_t x)
+{
+    x &= 0x55555555;
+    x = (x | x >> 1) & 0x33333333;
+    x = (x | x >> 2) & 0x0f0f0f0f;
+    x = (x | x >> 4) & 0x00ff00ff;
+    return (x | x >> 8) & 0xffff;
+}
+
+static unsigned every(const uint16_t *row, int64_t words, int64_t at, int64_t size)
+{
+    if (size == 2)
+        return even_bits(bits_at(row, words, at) | bits_at(row, words, at + LANES) << LANES);
+    unsigned bits = 0;
+    for (int k = 0; k < LANES; k++)
+        bits |= (bits_at(row, words, at + k * size) & 1) << k;
+    return bits;
+}
+
+/* Windows of size x size: each position a plane, or all of them merged. A plane of the input is
+ * [channel][height][words]; out: [map][size * size or 1][channel][out_height][out_words]. */
+void spikewire_pool(const uint16_t *spikes, uint16_t *out, int64_t maps, int64_t channels,
+                 int64_t height, int64_t words, int64_t size, int64_t out_height,
+                 int64_t out_words, uint32_t tail, int32_t merge)
+{
+    const int64_t plane = channels * out_height * out_words, planes = merge ? 1 : size * size;
+    memset(out, 0, sizeof(uint16_t) * (size_t)(maps * planes * plane));
+    for (int64_t i = 0; i < maps * channels; i++)
+        for (int64_t y = 0; y < out_height * size; y++) {
+            const uint16_t *row = spikes + (i * height + y) * words;
+            const int64_t map = i / channels, c = i % channels;
+            for (int64_t x = 0; x < size; x++) {
+                const int64_t p = merge ? 0 : y % size * size + x;
+                uint16_t *to = out + (map * planes + p) * plane
+                               + (c * out_height + y / size) * out_words;
+                for (int64_t v = 0; v < out_words; v++)
+                    to[v] |= (uint16_t)every(row, words, v * LANES * size + x, size);
+                to[out_words - 1] &= (uint16_t)tail;
+            }
+        }
+}

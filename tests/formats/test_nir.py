@@ -1,0 +1,211 @@
+"""One exported file, read by a plain interpreter of NIR's equations and by three simulators."""
+
+import contextlib
+import io
+import warnings
+
+import nir
+import numpy as np
+import pytest
+import torch
+from networks import conv_net, small
+from refusal import refused
+from torch import nn
+from torch.nn import functional
+
+from spikewire.config import resolve
+from spikewire.formats.network import describe
+from spikewire.formats.nir import DT, POOLINGS, from_nir, to_nir, write
+from spikewire.nn.models import Spiking, build
+from spikewire.nn.neurons import LIF
+from spikewire.runtime import Runtime
+
+
+class Interpreter:
+    """NIR as its documentation has it: every node one equation, neurons in Euler steps of dt."""
+
+    def __init__(self, graph):
+        self.graph, self.after, self.voltage = graph, dict(graph.edges), {}
+
+    def step(self, x):
+        name = "input"
+        while name != "output":
+            name = self.after[name]
+            x = self.node(name, self.graph.nodes[name], x)
+        return x
+
+    def node(self, name, node, x):
+        match node:
+            case nir.Affine():
+                return functional.linear(x, tensor(node.weight), tensor(node.bias))
+            case nir.Conv2d():
+                ends = (tuple(node.stride), tuple(node.padding))
+                return functional.conv2d(x, tensor(node.weight), tensor(node.bias), *ends)
+            case nir.AvgPool2d():
+                return functional.avg_pool2d(x, tuple(node.kernel_size))
+            case nir.SumPool2d():
+                sides = tuple(node.kernel_size)
+                return functional.avg_pool2d(x, sides, divisor_override=1)
+            case nir.Flatten():
+                return x.flatten(1 + node.start_dim)
+            case nir.LIF():
+                v = self.voltage.get(name, tensor(node.v_reset).expand_as(x))
+                v = v + DT / tensor(node.tau) * (tensor(node.v_leak) - v + tensor(node.r) * x)
+                return self.fire(name, node, v)
+            case nir.IF():
+                v = self.voltage.get(name, tensor(node.v_reset).expand_as(x))
+                return self.fire(name, node, v + DT * tensor(node.r) * x)
+            case _:
+                return x
+
+    def fire(self, name, node, v):
+        spikes = v >= tensor(node.v_threshold)
+        self.voltage[name] = torch.where(spikes, tensor(node.v_reset), v)
+        return spikes.double()
+
+
+def tensor(array):
+    return torch.from_numpy(np.asarray(array, np.float64))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("kind", ["half", "third", "rest", "if"])
+def test_the_equations_of_nir_give_our_spikes(pooling, kind, tmp_path):
+    model = conv_net(pool="avg", kind=kind).double()
+    images = torch.randn(32, *model.input_shape, dtype=torch.float64)
+    write(describe(model), tmp_path / "x.nir", pooling)
+    reader = Interpreter(nir.read(tmp_path / "x.nir"))
+    wanted = model(images)
+    got = torch.stack([reader.step(images) for _ in range(model.time_steps)])
+    assert 0.01 < wanted.mean() < 0.99
+    assert ((wanted - got).abs() > 1e-6).double().mean() <= 1e-4  # weights are written as float32
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_what_is_written_comes_back(pooling, tmp_path):
+    model = conv_net(pool="avg", kind="third")
+    network = describe(model)
+    write(network, tmp_path / "x.nir", pooling)
+    back = from_nir(tmp_path / "x.nir", time_steps=model.time_steps)
+    images = torch.randn(4, *model.input_shape)
+    wanted, got = Runtime(network).trace(images), Runtime(back).trace(images)
+    assert all(torch.equal(wanted[name], got[name]) for name in wanted)
+    # votes are written as synapses, so only their rounding differs
+    torch.testing.assert_close(Runtime(back)(images), Runtime(network)(images))
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory):
+    """A whole network with neurons that fire, its file, one image, and the spikes."""
+    torch.manual_seed(0)
+    image = torch.rand(1, 1, 28, 28)
+    model = small("lenet5", image, connectivity=0.3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    path = tmp_path_factory.mktemp("nir") / "lenet5.nir"
+    write(describe(model), path)
+    spikes = model(image)[:, 0]
+    assert 0 < spikes.mean() < 1
+    return path, image[0], spikes
+
+
+def outputs(net, x, time_steps):
+    state, found = None, []
+    for _ in range(time_steps):
+        out, state = net(x, state)
+        found.append(out.detach())
+    return torch.stack(found)
+
+
+@contextlib.contextmanager
+def quiet():
+    """Others print and warn while they import."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def test_spikingjelly_gives_the_same_spikes(lenet):
+    from spikingjelly.activation_based import nir_exchange
+
+    path, image, spikes = lenet
+    with quiet():
+        net = nir_exchange.import_from_nir(str(path), dt=DT)
+        found = outputs(net, image[None], len(spikes))[:, 0]
+    assert torch.equal(found, spikes)
+
+
+def test_snntorch_gives_the_same_spikes(lenet):
+    from snntorch.import_nir import import_from_nir
+
+    path, image, spikes = lenet
+    with quiet():
+        net = import_from_nir(nir.read(path))
+        found = outputs(net, image, len(spikes))
+    assert torch.equal(found, spikes)
+
+
+def test_norse_gives_the_same_spikes(lenet):
+    path, image, spikes = lenet
+    with quiet():
+        import norse.torch
+
+        net = norse.torch.from_nir(str(path), dt=DT)
+        found = outputs(net, image, len(spikes))
+    assert torch.equal(found, spikes)
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def test_maximum_pooling_is_refused_with_what_to_train_instead():
+    preset = "cifar10-conv-avg"
+    refused(lambda: to_nir(describe(conv_net(pool="max"))), f"--preset {preset}", "maximum pooling")
+    model = build(resolve(preset).model)
+    pools = [stage.pool for stage in describe(model.eval()).stages if stage.pool]
+    assert [pool.kind for pool in pools] == ["sum", "sum"]
+
+
+def test_a_soft_reset_is_refused():
+    network = describe(conv_net(pool="avg", kind="soft if"))
+    refused(lambda: to_nir(network), "reset: 'soft'", "NIR")
+
+
+def test_words_and_files(tmp_path):
+    refused(lambda: to_nir(describe(conv_net()), "median"), "pooling: unknown 'median'")
+    (tmp_path / "x").write_text("not one")
+    refused(lambda: from_nir(tmp_path / "x"), "is not a NIR file")
+
+
+def simple():
+    layers = {"fc1": nn.Linear(3, 4), "lif1": LIF(), "fc2": nn.Linear(4, 2), "lif2": LIF()}
+    return to_nir(describe(Spiking(layers, time_steps=4, input_shape=(3,))))
+
+
+def test_a_pool_before_its_neurons_is_refused():
+    graph = nir.NIRGraph.from_list(
+        nir.Input(np.array([1, 4, 4])),
+        nir.Conv2d((4, 4), np.ones((2, 1, 3, 3)), 1, 1, 1, 1, np.zeros(2)),
+        nir.AvgPool2d(np.array([2, 2]), np.array([2, 2]), np.array([0, 0])),
+        nir.IF(np.ones((2, 2, 2)), np.ones((2, 2, 2))),
+        nir.Flatten({"input": np.array([2, 2, 2])}, 0, -1),
+        nir.Affine(np.ones((2, 8)), np.zeros(2)),
+        nir.Output(np.array([2])),
+    )
+    refused(lambda: from_nir(graph), "AvgPool2d at this place is not understood")
+
+
+def test_graphs_beyond_the_subset():
+    graph = simple()
+    graph.edges.append(("fc1", "fc2"))
+    refused(lambda: from_nir(graph), "branches")
+    graph = simple()
+    graph.nodes["fc1_neuron"].tau[0] *= 2
+    refused(lambda: from_nir(graph), "tau", "the same for all neurons")
+    graph = simple()
+    graph.nodes["fc1_neuron"].v_leak[:] = 0.5
+    refused(lambda: from_nir(graph), "v_leak")
+    graph = simple()
+    graph.nodes["fc1_neuron"] = nir.Threshold(np.ones(4))
+    refused(lambda: from_nir(graph), "Threshold", "not understood")

@@ -1,0 +1,35 @@
+"""Where there is no GPU, a CUDA graph is none; what it does on one is in `gpu/`."""
+
+import pytest
+import torch
+
+from spikewire.config import Config
+from spikewire.distributed import Ranks
+from spikewire.errors import SpikewireError
+from spikewire.train.cuda_graph import hindrance
+from spikewire.train.step import prepare
+
+
+def test_on_a_cpu_the_field_changes_nothing():
+    losses = []
+    for graph in (False, True):
+        training = prepare(Config(method="dense", time_steps=2, device="cpu", graph=graph))
+        images, labels = next(training.train.epoch(0))
+        losses.append([training.step(images, labels) for _ in range(2)])
+    assert torch.equal(torch.stack(losses[0]), torch.stack(losses[1]))
+
+
+def test_what_does_not_go_with_it_is_refused():
+    with pytest.raises(SpikewireError, match="graph: True is not allowed.*together with compile"):
+        Config(graph=True, compile=True)
+
+
+def test_where_there_can_be_none_one_line_says_why():
+    plain = prepare(Config(device="cpu", graph=True))
+    assert hindrance(plain.model, plain.method, plain.ranks) == ""
+    assert hindrance(plain.model, plain.method, Ranks(world=2)) == "there are several ranks"
+    watching = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
+    training = prepare(watching)
+    training.device = torch.device("cuda")  # as if there were one
+    with pytest.warns(UserWarning, match="graph: not used, since budget watches the forward pass"):
+        assert training._captured() == training.learn
