@@ -152,8 +152,8 @@ class Networks:
             fused(function, device) for function in (neurons, move, adam, project, count_from)
         )
 
-    def excite_(self, images: Tensor) -> None:
-        """Scale the first layer so that its currents have a spread of 1, as `excite_` does."""
+    def scale_to_fire_(self, images: Tensor) -> None:
+        """Scale the first layer to currents with a spread of 1, as `scale_to_fire_` does."""
         for i in range(self.count):
             current = (images - self.one["centre"][i]) @ self.hidden(self.latent)[i].T
             self.latent[i, :FIRST] /= current.std(correction=0)
@@ -233,7 +233,7 @@ class Race:
         self.loss = torch.zeros(networks.count, device=device)
         shape = (networks.count, self.per_epoch * BATCH)
         self.order = torch.zeros(shape, dtype=torch.int64, device=device)
-        networks.excite_(self.pixels[:512].flatten(1) / 255)
+        networks.scale_to_fire_(self.pixels[:512].flatten(1) / 255)
 
     def step(self) -> None:
         """Take a batch and learn from it."""

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spikewire.methods.gradr import GradR
-from spikewire.nn.models import Spiking, build, conv, excite_, linear
+from spikewire.nn.models import Spiking, build, conv, linear, scale_to_fire_
 from spikewire.nn.neurons import LIF, Neuron
 
 TIME_STEPS = 8
@@ -128,7 +128,7 @@ def ratio(above: list[float], below: list[float]) -> str:
 def compare(model: Spiking, images: Tensor, repeats: int) -> list[list[float]]:
     """Time ours, SpikingJelly's and ours with Grad R on equal weights."""
     model.time_steps = TIME_STEPS
-    excite_(model, images)
+    scale_to_fire_(model, images)
     target = F.one_hot(torch.arange(len(images)) % 10, 10).float()
     peer, pruned = Peer(model), copy.deepcopy(model)
     with torch.no_grad():

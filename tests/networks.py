@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from spikewire.nn.models import Spiking, build, excite_
+from spikewire.nn.models import Spiking, build, scale_to_fire_
 from spikewire.nn.neurons import IF, LIF, Neuron
 
 TIME_STEPS = 5
@@ -81,5 +81,5 @@ def small(name: str, images: Tensor, connectivity: float = 0.2) -> Spiking:
         for parameter in model.parameters():
             if parameter.ndim >= 2:
                 parameter.mul_(torch.rand_like(parameter) < connectivity)
-    excite_(model, images)
+    scale_to_fire_(model, images)
     return model

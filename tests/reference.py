@@ -251,7 +251,7 @@ def ranked(scores: Sequence[float]) -> list[int]:
     return sorted(range(len(scores)), key=lambda k: (-scores[k], k))
 
 
-def strongest(scores: Sequence[float], count: int) -> list[bool]:
+def top_k_mask(scores: Sequence[float], count: int) -> list[bool]:
     """The `count` highest of one layer."""
     chosen = set(ranked(scores)[:count])
     return [k in chosen for k in range(len(scores))]
@@ -346,9 +346,9 @@ def drop_and_grow(twin: Twin, promise: Sequence[Sequence[float]], share: float) 
     for i, mask in enumerate(twin.masks):
         present = sum(mask)
         moves = min(round(share * present), len(mask) - present)
-        kept = strongest(twin.sizes()[i], present - moves)
+        kept = top_k_mask(twin.sizes()[i], present - moves)
         hopes = [-1.0 if here else p for p, here in zip(promise[i], kept, strict=True)]
-        grown = strongest(hopes, moves)
+        grown = top_k_mask(hopes, moves)
         fresh = [k for k, here in enumerate(mask) if grown[k] and not here]
         stay = [k for k, here in enumerate(mask) if kept[k] or (here and grown[k])]
         for k in fresh:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from spikewire import METHODS, SpikewireError
-from spikewire.pruning.selection import count_of
+from spikewire.pruning.selection import target_count
 
 TOTAL = 24
 OPTIMIZERS = {
@@ -224,7 +224,9 @@ def test_counts_per_layer_are_exact_after_every_step(name, case):
     run = Run(name, case)
     counts = {row["name"]: row["present"] for row in run.method.summary()}
     if name == "deepr":
-        assert counts == {k: count_of(case.connectivity, w.numel()) for k, w in run.weights.items()}
+        assert counts == {
+            k: target_count(case.connectivity, w.numel()) for k, w in run.weights.items()
+        }
     for _ in range(12):
         run.step()
         assert {row["name"]: row["present"] for row in run.method.summary()} == counts

@@ -20,7 +20,7 @@ from spikewire import data as datasets
 from spikewire.cli.train import plan
 from spikewire.config import Config, flag, method_fields, resolve
 from spikewire.data import Batches
-from spikewire.distributed import Disagreement, Ranks, fingerprint, joined
+from spikewire.distributed import Ranks, RanksDiffer, fingerprint, joined
 from spikewire.methods import METHODS
 from spikewire.nn.fusion import groups
 from spikewire.nn.models import Spiking, conv, linear
@@ -122,7 +122,7 @@ def disagreements(training):
     for values in (mask, training.model.fc2.weight.detach().view(-1)):
         if changed:
             values[present], values[absent] = values[absent].clone(), values[present].clone()
-        with pytest.raises(Disagreement) as caught:
+        with pytest.raises(RanksDiffer) as caught:
             training.agree()
         said.append(str(caught.value))
     return said

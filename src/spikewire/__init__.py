@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Upr,
     )
     from spikewire.metrics.counting import measure
-    from spikewire.nn.models import build, excite_
+    from spikewire.nn.models import build, scale_to_fire_
     from spikewire.nn.neurons import IF, LIF
     from spikewire.pruning.layers import Layer, prunable
     from spikewire.pruning.masks import apply_masks
@@ -55,7 +55,7 @@ _HOME = {
         "Upr",
     ],
     "metrics.counting": ["measure"],
-    "nn.models": ["build", "excite_"],
+    "nn.models": ["build", "scale_to_fire_"],
     "nn.neurons": ["IF", "LIF"],
     "runtime": ["from_nir", "load"],
     "pruning.layers": ["Layer", "prunable"],
@@ -88,7 +88,7 @@ __all__ = [
     "Upr",
     "apply_masks",
     "build",
-    "excite_",
+    "scale_to_fire_",
     "fit",
     "from_nir",
     "load",

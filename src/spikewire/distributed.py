@@ -23,11 +23,11 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 T = TypeVar("T")
 
 
-class Disagreement(TrainingFailed):
+class RanksDiffer(TrainingFailed):
     """Training failed: ranks that must hold the same bits do not."""
 
 
-class Lost(TrainingFailed):
+class RankLost(TrainingFailed):
     """Training failed: another rank has ended or does not answer."""
 
 
@@ -59,7 +59,7 @@ class Ranks:
         part = self.part(size)
         return (part.stop - part.start) / size
 
-    def told(self, work: Callable[[], T]) -> T:
+    def broadcast(self, work: Callable[[], T]) -> T:
         """Return what `work` gives on the first rank; a user's mistake there is everyone's."""
         if self.alone:
             return work()
@@ -85,7 +85,7 @@ class Ranks:
         return found
 
     @torch.no_grad()
-    def spread_(self, model: nn.Module) -> None:
+    def broadcast_model_(self, model: nn.Module) -> None:
         """Give every rank the first one's parameters and buffers."""
         if not self.alone:
             for tensor in (*model.parameters(), *model.buffers()):
@@ -114,7 +114,7 @@ class Ranks:
         if not all(same):
             names = [name for name, equal in zip(tensors, same, strict=True) if not equal]
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise Disagreement(
+            raise RanksDiffer(
                 f"the ranks differ at step {step} in {', '.join(names[:3])}{more}; "
                 "the last checkpoint, on which they agreed, is kept"
             )
@@ -176,7 +176,7 @@ def most_restarts() -> int:
     return _number("TORCHELASTIC_MAX_RESTARTS", 0)
 
 
-class Means:
+class GradientMean:
     """Makes what a step computes of parts of a batch the mean over the whole of it.
 
     Each gradient is sent as soon as backward has it, one all-reduce a parameter, in an order that
@@ -261,7 +261,7 @@ def _in_touch(rank: int) -> Iterator[None]:
     except ValueError as error:  # half of torchrun's variables
         raise SpikewireError(f"RANK and WORLD_SIZE are set, but not by torchrun: {error}") from None
     except RuntimeError as error:
-        raise Lost(
+        raise RankLost(
             f"rank {rank}: another rank has ended, or does not answer for "
             f"{PATIENCE.seconds} s; go on with --resume"
         ) from error

@@ -11,7 +11,7 @@ from torch.nn import functional
 from spikewire import METHODS
 from spikewire.data.augment import AUGMENTATIONS
 from spikewire.errors import SpikewireError
-from spikewire.nn.models import build, excite_
+from spikewire.nn.models import build, scale_to_fire_
 
 path = Path(__file__).parents[2] / "benchmarks" / "recipes.py"
 spec = importlib.util.spec_from_file_location("recipes", path)
@@ -31,7 +31,7 @@ def alone(settings, start, images, labels):
     for parameter, part in zip(model.parameters(), start.split([800 * 784, 8000]), strict=True):
         parameter.data.copy_(part.view_as(parameter))
     shown = (images - of["centre"]).unflatten(-1, (1, 28, 28))
-    excite_(model, shown[0])
+    scale_to_fire_(model, shown[0])
     optimizer = torch.optim.Adam(model.parameters(), of["lr"])
     options = {key: of[key] for key in ("connectivity", "ramp", "balance", "shrink")}
     method = METHODS["budget"](**options).attach(model, optimizer, total_steps=STEPS)
@@ -57,7 +57,7 @@ def test_networks_side_by_side_learn_what_each_learns_alone():
         alone(of, start, images, labels)
         for of, start in zip(settings, networks.latent.clone(), strict=True)
     ]
-    networks.excite_(images[0])
+    networks.scale_to_fire_(images[0])
     for step in range(STEPS):
         shown = images[step] - networks.two["centre"]
         number = torch.tensor(float(step))

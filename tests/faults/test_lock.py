@@ -10,7 +10,7 @@ import pytest
 from refusal import refused
 from trainer import code, command, config, network, start
 
-from spikewire.runs.lock import held
+from spikewire.runs.lock import locked
 from spikewire.train.loop import Epoch, fit
 
 TINY = ["--epochs=4", "--batch-size=256", "--time-steps=2", "--threads=1", "--init=firing"]
@@ -90,7 +90,7 @@ def test_one_at_a_time_though_the_file_comes_and_goes(tmp_path):
     count.write_text("0")
 
     def add(_):
-        with held(tmp_path, "count", patience=60):
+        with locked(tmp_path, "count", patience=60):
             count.write_text(str(int(count.read_text()) + 1))
 
     with ThreadPoolExecutor(8) as pool:

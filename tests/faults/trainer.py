@@ -70,7 +70,7 @@ def train(run: Path, taken: Path, trap: Callable[[Path, int], None] | None = Non
                     trap(run, steps)
 
         try:
-            fit(config(), run, resume=folder.begun, progress=note)
+            fit(config(), run, resume=folder.started, progress=note)
         except Interrupted as stopped:
             sys.exit(128 + stopped.number)
 

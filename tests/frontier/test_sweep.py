@@ -23,7 +23,7 @@ from spikewire.frontier.sweep import Job, Outcome, plan, points
 from spikewire.report import LIGHT, load
 from spikewire.report.figures import frontier as figure
 from spikewire.report.published import PUBLISHED
-from spikewire.runs.lock import held
+from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import fit
 
@@ -293,12 +293,12 @@ def test_why_a_run_failed_is_its_last_word_unless_it_was_killed(code, said, line
 
 def test_one_frontier_at_a_time_in_a_directory(tmp_path):
     def second():
-        with held(tmp_path, "frontier", patience=0.2):
+        with locked(tmp_path, "frontier", patience=0.2):
             raise AssertionError("two at a time")
 
-    with held(tmp_path, "frontier"):
+    with locked(tmp_path, "frontier"):
         refused(second, tmp_path, "another frontier is at work")
-    with held(tmp_path, "frontier"):
+    with locked(tmp_path, "frontier"):
         pass
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from spikewire import kernels
 from spikewire.kernels import ops
 from spikewire.nn import fusion as fuse
-from spikewire.nn.models import Spiking, build, excite_
+from spikewire.nn.models import Spiking, build, scale_to_fire_
 from spikewire.nn.neurons import LIF
 from spikewire.pruning import selection as cut
 
@@ -35,7 +35,7 @@ def network() -> tuple[Spiking, Tensor, Tensor]:
     model = build("cifar10-conv", time_steps=4, dropout=0.0).cuda()
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     images = torch.randn(16, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
-    excite_(model, images)
+    scale_to_fire_(model, images)
     return model, images, torch.arange(16, device="cuda") % 10
 
 
@@ -100,12 +100,12 @@ def test_selection_of_the_real_size_waits_for_nothing(values):
     ]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        mask = cut.strongest(scores, 7_000_000)
+        mask = cut.top_k_mask(scores, 7_000_000)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     kernels.use("torch")
     assert mask.sum() == 7_000_000
-    assert torch.equal(mask, cut.strongest(scores, 7_000_000))
+    assert torch.equal(mask, cut.top_k_mask(scores, 7_000_000))
 
 
 def test_auto_takes_the_kernels():

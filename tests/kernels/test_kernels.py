@@ -429,17 +429,17 @@ def test_kth_largest(make):
         assert cut.kth_largest(values, k) == cut.select(values.cpu(), k).item()
 
 
-def test_strongest_is_the_same_on_both_paths():
+def test_top_k_mask_is_the_same_on_both_paths():
     scores = (normal(37, 50) * 8).round()
-    mask = cut.strongest(scores, 700)
+    mask = cut.top_k_mask(scores, 700)
     assert mask.sum() == 700
-    assert torch.equal(mask, on_torch(cut.strongest, scores, 700))
+    assert torch.equal(mask, on_torch(cut.top_k_mask, scores, 700))
 
 
 def test_selection_over_programs_of_several_rounds(monkeypatch):
     monkeypatch.setattr(weights, "PROGRAMS", 2)
     scores = (normal(9_003) * 8).round()
-    assert torch.equal(cut.strongest(scores, 4000), on_torch(cut.strongest, scores, 4000))
+    assert torch.equal(cut.top_k_mask(scores, 4000), on_torch(cut.top_k_mask, scores, 4000))
 
 
 def test_a_byte_holds_all_that_a_program_counts_in_it():
@@ -485,10 +485,10 @@ def test_rectify_has_equal_bits_on_both_paths():
 
 def test_updates_leave_other_layouts_to_torch():
     weight, sign = weight_and_sign()
-    assert kernels.alike(weight, sign)
-    assert not kernels.alike(weight, sign.contiguous())
-    assert not kernels.alike(weight[:, ::2], sign[:, ::2])
-    assert not kernels.alike(weight.double(), sign.double())
+    assert kernels.same_layout(weight, sign)
+    assert not kernels.same_layout(weight, sign.contiguous())
+    assert not kernels.same_layout(weight[:, ::2], sign[:, ::2])
+    assert not kernels.same_layout(weight.double(), sign.double())
 
 
 def test_operators_are_registered_whole():

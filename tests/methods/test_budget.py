@@ -5,7 +5,7 @@ import io
 
 import pytest
 import torch
-from reference import Task, Twin, close, compete, path, pull, row, strongest
+from reference import Task, Twin, close, compete, path, pull, row, top_k_mask
 from refusal import refused
 from torch import nn
 
@@ -54,7 +54,7 @@ def test_equals_its_twin(kind, scope, fixed, balance, shrink):
             if scope == "global":
                 twin.masks = compete(sizes, now, floor=0.5)
             else:
-                twin.masks = [strongest(s, max(1, round(now * len(s)))) for s in sizes]
+                twin.masks = [top_k_mask(s, max(1, round(now * len(s)))) for s in sizes]
             pairs = zip(sum(before, []), sum(twin.masks, []), strict=True)
             back += sum(after and not past for past, after in pairs)
             absent = [

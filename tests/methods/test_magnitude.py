@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference import Task, Twin, agrees, compete, path, pull, row, strongest
+from reference import Task, Twin, agrees, compete, path, pull, row, top_k_mask
 from refusal import refused
 
 from spikewire import METHODS
@@ -14,7 +14,7 @@ KINDS = {torch.optim.SGD: 0.5, torch.optim.Adam: 0.02}
 def choice(twin, share, scope):
     if scope == "global":
         return compete(twin.sizes(), share)
-    return [strongest(s, max(1, round(share * len(s)))) for s in twin.sizes()]
+    return [top_k_mask(s, max(1, round(share * len(s)))) for s in twin.sizes()]
 
 
 @pytest.mark.parametrize("scope", ["global", "layer"])

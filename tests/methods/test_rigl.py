@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from reference import Task, Twin, agrees, compete, drop_and_grow, pull, row, strongest
+from reference import Task, Twin, agrees, compete, drop_and_grow, pull, row, top_k_mask
 from refusal import refused
 
 from spikewire import METHODS
@@ -29,7 +29,7 @@ def test_equals_its_twin(kind, allocation):
         twin.prune(compete(twin.sizes(), 0.4))
     else:
         shares = {"uniform": [19, 7], "erk": [16, 10]}[allocation]  # of 48 + 18, 26 in all
-        twin.prune([strongest(s, n) for s, n in zip(twin.sizes(), shares, strict=True)])
+        twin.prune([top_k_mask(s, n) for s, n in zip(twin.sizes(), shares, strict=True)])
     present, moved = [sum(m) for m in twin.masks], 0
     for step in range(1, steps + 1):
         task.backward(step)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from reference import Task, Twin, agrees, drop_and_grow, pull, row, strongest
+from reference import Task, Twin, agrees, drop_and_grow, pull, row, top_k_mask
 
 from spikewire import METHODS
 
@@ -18,7 +18,7 @@ def test_equals_its_twin_given_the_same_draws(kind):
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
     method = SET(connectivity=0.4, drop=0.5, every=every, until=0.8, allocation="uniform")
     method.attach(task.model, optimizer, total_steps=steps, seed=5)
-    twin.prune([strongest(s, n) for s, n in zip(twin.sizes(), [19, 7], strict=True)])
+    twin.prune([top_k_mask(s, n) for s, n in zip(twin.sizes(), [19, 7], strict=True)])
     seeds, moved = torch.Generator().manual_seed(5), 0
     for step in range(1, steps + 1):
         task.backward(step)

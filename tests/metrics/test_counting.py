@@ -115,7 +115,7 @@ def test_transposed_convolution_spreads_each_spike():
 
 def test_analogue_input_counts_as_macs_and_the_static_first_layer_once():
     model = models.build("digits-mlp", time_steps=4)
-    models.excite_(model, torch.rand(8, 1, 8, 8))
+    models.scale_to_fire_(model, torch.rand(8, 1, 8, 8))
     measured = measure(model, torch.rand(8, 1, 8, 8) + 0.1)
     first, second = measured.layers
     assert (first.macs, first.synops) == (64 * 256, 0)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.errors import SpikewireError
-from spikewire.nn.models import MODELS, Dropout, Spiking, build, excite_
+from spikewire.nn.models import MODELS, Dropout, Spiking, build, scale_to_fire_
 from spikewire.nn.neurons import LIF, Neuron, lif
 
 PRUNABLE = {
@@ -71,7 +71,7 @@ def test_cifar10_layers_are_the_papers():
 def test_output_shape(name, readout):
     torch.manual_seed(0)
     model = build(name, time_steps=3, readout=readout, neuron="if")
-    excite_(model, images(model))
+    scale_to_fire_(model, images(model))
     out = model(images(model))
     assert out.shape == (3, 6, model.classes)
     assert (torch.unique(out).tolist() == [0, 1]) == (readout == "spikes")
@@ -99,7 +99,7 @@ def test_static_path_equals_the_repeated_image(name):
     torch.manual_seed(1)
     model = build(name, time_steps=4, readout="current").double()
     x = images(model).double()
-    excite_(model, x)
+    scale_to_fire_(model, x)
     torch.testing.assert_close(model(x), static_twin(model, x), rtol=1e-10, atol=1e-10)
     loss, twin = model(x).square().sum(), static_twin(model, x).square().sum()
     parameters = list(model.parameters())
@@ -172,7 +172,7 @@ def test_excite_wakes_every_layer(name):
     model = build(name)
     x = images(model, batch=32) * (torch.rand(32, *model.input_shape) < 0.2)  # pyright: ignore
     assert min(firing(model, x).values()) == 0
-    excite_(model, x)
+    scale_to_fire_(model, x)
     rates = firing(model, x)
     assert min(rates.values()) > 0.01
     assert max(rates.values()) < 0.9
@@ -197,9 +197,9 @@ def test_excite_sets_the_spread_is_deterministic_and_spares_batchnorm():
 
     x = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     one, two, untouched = fresh(), fresh().eval(), fresh()
-    excite_(one, x)
+    scale_to_fire_(one, x)
     torch.manual_seed(99)
-    excite_(two, x)
+    scale_to_fire_(two, x)
     changed = {"fc1.weight", "fc1.bias"}
     for key, value in one.state_dict().items():
         assert torch.equal(value, two.state_dict()[key])
@@ -217,7 +217,7 @@ def test_excite_sets_the_spread_is_deterministic_and_spares_batchnorm():
 
 def test_excite_refuses_black_images():
     with pytest.raises(SpikewireError, match="images: std of the current of fc1: 0.0"):
-        excite_(build("digits-mlp"), torch.zeros(4, 1, 8, 8))
+        scale_to_fire_(build("digits-mlp"), torch.zeros(4, 1, 8, 8))
 
 
 # Dynamo itself makes an instance of the autograd function.
@@ -226,7 +226,7 @@ def test_a_model_trains_under_compile():
     torch.manual_seed(0)
     model = build("digits-mlp", time_steps=3, dropout=0.2)
     x = images(model)
-    excite_(model, x)
+    scale_to_fire_(model, x)
     compiled = torch.compile(model.eval(), backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(x), model(x))
     compiled(x).mean().backward()

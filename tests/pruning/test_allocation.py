@@ -10,9 +10,16 @@ from torch import nn
 from torch.optim import SGD, Adadelta, Adam, RMSprop
 
 from spikewire import SpikewireError
-from spikewire.pruning.allocation import allocate, forget_, median_of, pick, share_out, turnover
-from spikewire.pruning.selection import count_of
-from spikewire.pruning.selection import strongest as top
+from spikewire.pruning.allocation import (
+    allocate,
+    median_of,
+    pick,
+    reset_moments_,
+    share_out,
+    turnover,
+)
+from spikewire.pruning.selection import target_count
+from spikewire.pruning.selection import top_k_mask as top
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 scores = st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 0.5, 1.0, math.inf]), min_size=1)
@@ -59,7 +66,7 @@ def test_pick_reaches_every_allowed_place_about_equally_often():
     [(0.05, 1000, 50), (1.0, 7, 7), (1e-9, 10, 1), (0.5, 4, 2), (0.26, 10, 3), (1.0, 1, 1)],
 )
 def test_count_of_rounds_and_is_never_none(connectivity, total, count):
-    assert count_of(connectivity, total) == count
+    assert target_count(connectivity, total) == count
 
 
 def test_erk_by_hand():
@@ -131,7 +138,7 @@ def test_forget_clears_first_moments_and_takes_the_median_of_second_ones(kind, f
     present = torch.tensor([False, True, True, True, False])
     before = {k: v.clone() for k, v in optimizer.state[weight].items() if v.shape == (5,)}
     assert sorted(before) == sorted([*firsts, *seconds]), "a moment this test does not know"
-    forget_(optimizer, weight, regrown, present)
+    reset_moments_(optimizer, weight, regrown, present)
     after = optimizer.state[weight]
     for key in firsts:
         assert after[key][0] == 0
@@ -143,7 +150,7 @@ def test_forget_clears_first_moments_and_takes_the_median_of_second_ones(kind, f
 def test_forget_without_any_state_yet_does_nothing():
     weight = nn.Parameter(torch.zeros(2))
     optimizer = Adam([weight])
-    forget_(optimizer, weight, torch.tensor([True, False]), torch.tensor([False, True]))
+    reset_moments_(optimizer, weight, torch.tensor([True, False]), torch.tensor([False, True]))
     assert weight not in optimizer.state
 
 

@@ -10,7 +10,15 @@ from reference import compete
 from torch import nn
 
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.selection import bisect, choose, kth_largest, levels, select, strongest, wire
+from spikewire.pruning.selection import (
+    bisect,
+    choose,
+    kth_largest,
+    levels,
+    select,
+    top_k_mask,
+    wire,
+)
 
 WAYS = pytest.mark.parametrize("way", [bisect, select, kth_largest])
 numbers = st.floats(width=32, allow_nan=False)  # infinities, both zeros and subnormals too
@@ -50,16 +58,16 @@ def test_the_bisection_agrees_on_many_values():
 @given(scores=st.lists(st.integers(-2, 2), min_size=1, max_size=30), data=st.data())
 def test_the_mask_is_exact_and_ties_go_to_the_lower_index(scores, data):
     count = data.draw(st.integers(0, len(scores)))
-    mask = strongest(torch.tensor(scores, dtype=torch.float32), count).tolist()
+    mask = top_k_mask(torch.tensor(scores, dtype=torch.float32), count).tolist()
     best = sorted(range(len(scores)), key=lambda k: (-scores[k], k))[:count]
     assert [k for k, here in enumerate(mask) if here] == sorted(best)
 
 
 def test_the_mask_has_the_shape_of_the_scores_at_any_count():
     scores = torch.arange(6.0).view(2, 3)
-    assert strongest(scores, -1).sum() == 0
-    assert strongest(scores, 9).all()
-    assert strongest(scores, 2).tolist() == [[False, False, False], [False, True, True]]
+    assert top_k_mask(scores, -1).sum() == 0
+    assert top_k_mask(scores, 9).all()
+    assert top_k_mask(scores, 2).tolist() == [[False, False, False], [False, True, True]]
 
 
 layers_of_scores = st.lists(st.lists(numbers, min_size=1, max_size=12), min_size=1, max_size=4)
@@ -108,7 +116,7 @@ def test_floors_hold_against_a_stronger_layer_even_beyond_the_count():
 def test_what_exceeds_the_level_is_the_mask(scores, data):
     values = torch.tensor([math.atan(x) for x in scores], dtype=torch.float64).unique()
     count = data.draw(st.integers(0, values.numel() - 1))
-    mask = strongest(values, count)
+    mask = top_k_mask(values, count)
     (level,) = levels([values], [mask])
     assert torch.equal(values - level > 0, mask)
     assert levels([values], [torch.ones_like(mask)]) == [0.0]

@@ -8,7 +8,8 @@ import torch
 
 from spikewire.config import Config
 from spikewire.errors import SpikewireError
-from spikewire.runs.rundir import RunDir, free_name, replacing
+from spikewire.files import atomic_write
+from spikewire.runs.rundir import RunDir, free_name
 
 CPU = torch.device("cpu")
 
@@ -107,7 +108,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path.write_text("old")
 
     def fail():
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.write(b"half")
             raise ValueError
 

@@ -6,7 +6,7 @@ import torch
 from spikewire.config import Config
 from spikewire.distributed import Ranks
 from spikewire.errors import SpikewireError
-from spikewire.train.cuda_graph import hindrance
+from spikewire.train.cuda_graph import why_not
 from spikewire.train.step import prepare
 
 
@@ -26,8 +26,8 @@ def test_what_does_not_go_with_it_is_refused():
 
 def test_where_there_can_be_none_one_line_says_why():
     plain = prepare(Config(device="cpu", graph=True))
-    assert hindrance(plain.model, plain.method, plain.ranks) == ""
-    assert hindrance(plain.model, plain.method, Ranks(world=2)) == "there are several ranks"
+    assert why_not(plain.model, plain.method, plain.ranks) == ""
+    assert why_not(plain.model, plain.method, Ranks(world=2)) == "there are several ranks"
     watching = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
     training = prepare(watching)
     training.device = torch.device("cuda")  # as if there were one

@@ -17,7 +17,7 @@ from spikewire.nn.losses import LOSSES, ce_rate
 from spikewire.runs.rundir import RunDir
 from spikewire.runtime.model import Runtime
 from spikewire.train.averaging import Average, reestimate_
-from spikewire.train.distillation import lesson
+from spikewire.train.distillation import distillation_loss
 from spikewire.train.evaluate import connectivity, score
 from spikewire.train.loop import Step, fit, measure, prepare
 
@@ -192,8 +192,8 @@ def test_a_lesson_is_the_scaled_divergence():
         p, q = ([math.exp(x / 2.0) for x in logits[n].tolist()] for logits in (taught, student))
         p, q = ([x / sum(values) for x in values] for values in (p, q))
         total += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-    assert lesson(student, taught).item() == pytest.approx(4 * total / 4, rel=1e-5)
-    assert lesson(taught, taught).item() == pytest.approx(0, abs=1e-6)
+    assert distillation_loss(student, taught).item() == pytest.approx(4 * total / 4, rel=1e-5)
+    assert distillation_loss(taught, taught).item() == pytest.approx(0, abs=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def test_a_step_mixes_labels_and_lesson(taught):
         rates = teacher.eval()(images + 0.25)
     assert (len(output), len(rates)) == (2, 4)
     wanted = 0.25 * ce_rate(output, labels, 3.0)
-    wanted += 0.75 * lesson(3.0 * output.mean(0), 10.0 * rates.mean(0))
+    wanted += 0.75 * distillation_loss(3.0 * output.mean(0), 10.0 * rates.mean(0))
     assert training.step(images, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 

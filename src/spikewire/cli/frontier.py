@@ -53,7 +53,7 @@ def frontier(arguments: Sequence[str]) -> None:
         for task in front.missing(tasks.values()):
             print(shlex.join(["spikewire", *task.words()]))
     else:
-        print_result(front.run(tasks, out, engine, told=print_outcome), out)
+        print_result(front.run(tasks, out, engine, on_outcome=print_outcome), out)
 
 
 def frontier_parser() -> Parser:

@@ -79,6 +79,6 @@ def train_for_paper(folder: str) -> str:
         if RunDir(path).finished:
             continue
         config = resolve("digits", flags={**flags, "epochs": EPOCHS})
-        result = fit(config, path, resume=RunDir(path).begun)
+        result = fit(config, path, resume=RunDir(path).started)
         print(f"{name}: {percent(result.accuracy)} at {percent(result.connectivity)}", flush=True)
     return folder

@@ -34,7 +34,7 @@ def train(arguments: Sequence[str]) -> None:
     keep_memory()
     with joined() as ranks, one_voice(ranks):
         given = train_parser().read(arguments)
-        config, out, resume = ranks.told(lambda: plan(given))
+        config, out, resume = ranks.broadcast(lambda: plan(given))
         from spikewire.train.loop import fit
 
         print(config.to_toml())
@@ -76,7 +76,7 @@ def plan(given: dict[str, Any]) -> tuple[Config, str | Path, bool]:
         return resume_config(resume, given), resume, True
     config = resolve(preset, file, given)
     if out:
-        return config, out, ranks.restarts() > 0 and RunDir(out).begun
+        return config, out, ranks.restarts() > 0 and RunDir(out).started
     check(ranks.most_restarts() == 0, "--out", out, "given, so that a restart finds its checkpoint")
     return config, free_name("runs", f"{config.dataset}-{config.method}"), False
 

@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from spikewire.errors import SpikewireError, check, check_word, unknown
+from spikewire.files import atomic_write
 from spikewire.formats.gaps import from_bits, from_gaps, to_bits, to_gaps
 from spikewire.formats.network import LIMIT, Network, Neuron, Pool, Stage
 from spikewire.nn.neurons import RESETS
-from spikewire.runs.rundir import replacing
 
 FORMAT = "spikewire packed 1"
 VALUES = ("fp32", "fp16", "int8")
@@ -35,7 +35,7 @@ def write(network: Network, path: str | Path, values: str = "fp32") -> int:
     header = {"format": FORMAT, "network": json.dumps(_header(network, values))}
     content = save(arrays, metadata=header)
     try:
-        with replacing(Path(path)) as file:
+        with atomic_write(Path(path)) as file:
             file.write(content)
     except OSError as error:
         raise SpikewireError(f"{path}: cannot be written: {error.strerror or error}") from None

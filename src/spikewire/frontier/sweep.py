@@ -15,10 +15,11 @@ from typing import Any
 
 from spikewire.config import Config, flag, method_fields, resolve, settings
 from spikewire.errors import SpikewireError, check, unknown
+from spikewire.files import atomic_write, io_errors
 from spikewire.frontier.engines import Engine, Task
 from spikewire.methods import METHODS
-from spikewire.runs.lock import held
-from spikewire.runs.rundir import RunDir, one_line, replacing
+from spikewire.runs.lock import locked
+from spikewire.runs.rundir import RunDir
 
 FRONTIER, LOGS = "frontier.json", "logs"
 
@@ -113,10 +114,10 @@ def run(
     tasks: Mapping[Job, Task],
     out: Path,
     engine: Engine,
-    told: Callable[[Outcome], None] = lambda outcome: None,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
     """Have the engine do what is missing; return the outcome of every job, in order."""
-    with one_line(out):
+    with io_errors(out):
         (out / LOGS).mkdir(parents=True, exist_ok=True)
     outcomes: dict[Job, Outcome] = {}
     job_of = {task: job for job, task in tasks.items()}
@@ -124,9 +125,9 @@ def run(
     def ended(task: Task, error: str | None = None) -> None:
         job = job_of[task]
         outcomes[job] = Outcome(job, error=error) if error else outcome_of(job, RunDir(task.run))
-        told(outcomes[job])
+        on_outcome(outcomes[job])
 
-    with held(out, "frontier"):
+    with locked(out, "frontier"):
         todo = missing(tasks.values())
         for task in tasks.values():
             if task not in todo:
@@ -149,7 +150,7 @@ def refuse_unused(flags: Mapping[str, str], jobs: Sequence[Job]) -> None:
 def refuse_other_settings(folder: Path, config: Config) -> None:
     """Raise if the directory holds a run of other settings: a frontier compares like with like."""
     run = RunDir(folder)
-    if run.begun and (differing := config.differences(asdict(run.config()))):
+    if run.started and (differing := config.differences(asdict(run.config()))):
         raise SpikewireError(f"{folder}: was made with other settings: {', '.join(differing)}")
 
 
@@ -222,7 +223,7 @@ def save(out: Path, outcomes: Sequence[Outcome]) -> None:
         "runs": [{**asdict(x.job), "name": x.job.name, **_figures(x)} for x in outcomes],
         "points": [asdict(point) for point in points(outcomes)],
     }
-    with one_line(out), replacing(out / FRONTIER) as file:
+    with io_errors(out), atomic_write(out / FRONTIER) as file:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 

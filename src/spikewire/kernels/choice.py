@@ -42,7 +42,7 @@ def fusible(x: Tensor, time_steps: int) -> bool:
     return fits and fused(x.device.type)
 
 
-def alike(*weights: Tensor) -> bool:
+def same_layout(*weights: Tensor) -> bool:
     """Return whether the kernels may run over these weights' memory, place by place."""
     first = weights[0]
     dense = first.is_contiguous() or (

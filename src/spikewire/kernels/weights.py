@@ -173,7 +173,7 @@ def kth_largest(flat: Tensor, k: int) -> Tensor:
     return out.view(torch.float32)
 
 
-def admit(flat: Tensor, least: Tensor, count: int) -> Tensor:
+def mask_from_threshold(flat: Tensor, least: Tensor, count: int) -> Tensor:
     """Return the mask of all above `least` and the first that equal it, `count` altogether."""
     grid, rounds = _stretches(flat.numel(), SCAN, flat.numel())
     above, tied = torch.empty(2, *grid, dtype=torch.int32, device=flat.device)

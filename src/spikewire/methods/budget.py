@@ -12,7 +12,7 @@ from spikewire.pruning.asked import asked
 from spikewire.pruning.costs import Uses
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.method import Latent
-from spikewire.pruning.selection import SCOPES, levels, sound, wire
+from spikewire.pruning.selection import SCOPES, levels, require_finite, wire
 from spikewire.schedules import cubic
 
 COSTS = ("weights", "synapses", "synops")
@@ -136,7 +136,7 @@ class Budget(Latent):
 
     def end(self, layers: Sequence[Layer]) -> None:
         """Refuse to hand over what is not finite: no latent would be among the strongest."""
-        sound([layer.state["latent"] for layer in layers])
+        require_finite([layer.state["latent"] for layer in layers])
 
     @property
     def sees_images(self) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spikewire.errors import SpikewireError, check
-from spikewire.kernels import alike
+from spikewire.kernels import same_layout
 from spikewire.pruning.asked import asked
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.method import Latent, warn_of_weight_decay
@@ -118,7 +118,7 @@ class GradR(Latent):
 
 def drag_(latent: Tensor, sign: Tensor, mu: float, pull: float | Tensor) -> None:
     """``u <- u - s sign(s u - mu) pull``."""
-    if isinstance(pull, float) and alike(latent, sign):
+    if isinstance(pull, float) and same_layout(latent, sign):
         from spikewire.kernels import weights  # needs Triton, which need not be there
 
         weights.drag_(latent, sign, mu, pull)
@@ -129,7 +129,7 @@ def drag_(latent: Tensor, sign: Tensor, mu: float, pull: float | Tensor) -> None
 def rectify(latent: Tensor, sign: Tensor, out: Tensor | None = None) -> Tensor:
     """Return ``s relu(s u)``, in `out` if given."""
     out = torch.empty_like(latent) if out is None else out
-    if alike(latent, sign, out):
+    if same_layout(latent, sign, out):
         from spikewire.kernels import weights
 
         return weights.rectify(latent, sign, out)

@@ -14,7 +14,7 @@ from spikewire.errors import SpikewireError, check, check_word
 from spikewire.pruning.asked import asked
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.method import Masked
-from spikewire.pruning.selection import SCOPES, sound, wire
+from spikewire.pruning.selection import SCOPES, require_finite, wire
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,7 @@ class Lottery(Masked):
         layers = self._layers  # one without a gradient now is pruned and rewound all the same
         scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
         part = ended / (self.rounds - 1)
-        masks = wire(layers, sound(scores), lambda x: self.share(x) ** part, self.scope)
+        masks = wire(layers, require_finite(scores), lambda x: self.share(x) ** part, self.scope)
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)
         self.go_back()

@@ -12,7 +12,7 @@ from spikewire.errors import check, check_word
 from spikewire.pruning.asked import asked
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.method import Masked
-from spikewire.pruning.selection import SCOPES, sound, wire
+from spikewire.pruning.selection import SCOPES, require_finite, wire
 from spikewire.schedules import cubic
 
 
@@ -60,6 +60,8 @@ class Magnitude(Masked):
         layers = self.everyone()
         # an absent synapse is weaker than any present one, even one of weight 0
         scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
-        masks = wire(layers, sound(scores), lambda x: cubic(done, 1.0, self.share(x)), self.scope)
+        masks = wire(
+            layers, require_finite(scores), lambda x: cubic(done, 1.0, self.share(x)), self.scope
+        )
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)

@@ -12,7 +12,7 @@ from spikewire.pruning.allocation import ALLOCATIONS, first_masks
 from spikewire.pruning.asked import asked
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.method import Masked
-from spikewire.pruning.selection import strongest
+from spikewire.pruning.selection import top_k_mask
 
 
 @dataclass(kw_only=True)
@@ -73,8 +73,8 @@ class RigL(Masked):
             mask, weight = layer.state["mask"], layer.weight
             present = int(mask.sum())
             moves = min(round(share * present), mask.numel() - present)
-            kept = strongest(torch.where(mask, weight.abs(), -1.0), present - moves)
+            kept = top_k_mask(torch.where(mask, weight.abs(), -1.0), present - moves)
             promise = torch.where(kept, -1.0, layer.state["promise"])
-            grown = strongest(promise, moves)
+            grown = top_k_mask(promise, moves)
             layer.state["mask"].copy_(kept | (mask & grown))
             self.regrow_(layer, grown & ~mask)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spikewire.errors import check
-from spikewire.pruning.allocation import forget_
+from spikewire.pruning.allocation import reset_moments_
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.method import Latent
 
@@ -67,7 +67,7 @@ class SoftDeepR(Latent):
             latent.copy_(theta * sign)
             regrown = ~active & (theta >= 0)
             if regrown.any():
-                forget_(layer.optimizer, layer.weight, regrown, active & (theta > 0))
+                reset_moments_(layer.optimizer, layer.weight, regrown, active & (theta > 0))
 
     def project(self, layer: Layer) -> Tensor:
         """``w = s relu(theta)``."""

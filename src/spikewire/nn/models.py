@@ -222,7 +222,7 @@ def _rehearsal(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def excite_(model: Spiking, images: Tensor) -> None:
+def scale_to_fire_(model: Spiking, images: Tensor) -> None:
     """Rescale, in order, every synaptic layer that feeds neurons directly, so that they fire.
 
     ``W <- W * (threshold - rest) / std(I)``, the std of its current over batch, units and time.

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from spikewire.errors import unknown
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.selection import count_of, strongest, wire
+from spikewire.pruning.selection import target_count, top_k_mask, wire
 
 ALLOCATIONS = ("uniform", "erk", "global")
 
@@ -38,7 +38,7 @@ def allocate(
         densities = [sum(shape) / math.prod(shape) for shape in shapes]
     else:
         raise unknown("allocation", how, ("uniform", "erk"))
-    return share_out(totals, densities, count_of(connectivity, sum(totals)))
+    return share_out(totals, densities, target_count(connectivity, sum(totals)))
 
 
 def share_out(totals: Sequence[int], densities: Sequence[float], budget: int) -> list[int]:
@@ -72,7 +72,7 @@ _FIRST_MOMENTS = ("exp_avg", "momentum_buffer", "grad_avg", "mu_product")
 _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_inf", "sum", "acc_delta")
 
 
-def forget_(optimizer: Optimizer, weight: Tensor, regrown: Tensor, present: Tensor) -> None:
+def reset_moments_(optimizer: Optimizer, weight: Tensor, regrown: Tensor, present: Tensor) -> None:
     """Let regrown synapses start afresh: first moment 0, second the median of the present ones.
 
     Zeroing both would make the first move of a late regrowth several times the learning rate.
@@ -106,6 +106,6 @@ def first_masks(layers: Sequence[Layer], asked: float, allocation: str) -> list[
     counts = allocate([x.weight.shape for x in free], asked, allocation) if free else []
     given = {layer.name: count for layer, count in zip(free, counts, strict=True)}
     return [
-        strongest(size, given.get(x.name) or count_of(x.connectivity or asked, size.numel()))
+        top_k_mask(size, given.get(x.name) or target_count(x.connectivity or asked, size.numel()))
         for x, size in zip(layers, strengths, strict=True)
     ]

@@ -9,7 +9,7 @@ _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass
-class Seal:
+class WriteGuard:
     """What is remembered of a weight; the checksum, the only part that costs time, now and then."""
 
     version: int
@@ -19,8 +19,8 @@ class Seal:
     checksum: Tensor | None
 
     @classmethod
-    def of(cls, weight: Tensor, deep: bool = False) -> "Seal":
-        """Seal `weight` as it is; `deep` also sums its bits, which sees `weight.data` writes."""
+    def of(cls, weight: Tensor, deep: bool = False) -> "WriteGuard":
+        """Guard `weight` as it is; `deep` also sums its bits, which detects `.data` writes."""
         total = _checksum(weight) if deep else None
         return cls(weight._version, weight.data_ptr(), weight.dtype, weight.device, total)
 

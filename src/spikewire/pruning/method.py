@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from spikewire.errors import SpikewireError
 from spikewire.pruning import allocation as mask_functions
-from spikewire.pruning.integrity import Seal
+from spikewire.pruning.integrity import WriteGuard
 from spikewire.pruning.layers import Layer, Targets, find_layers, managed, prunable
 from spikewire.pruning.masks import apply_masks
 
@@ -115,7 +115,7 @@ class Method:
         self._open: list[Layer] = []  # lent to an optimizer
         self._turn: int | None = None  # the optimizer in mid-step
         self._stepped: dict[int, list[Layer]] = {}
-        self._seals: dict[str, Seal] = {}
+        self._seals: dict[str, WriteGuard] = {}
         self.memory: dict[str, Tensor] = {}  # what a method remembers beside its layers
         try:
             self.init(layers)
@@ -371,7 +371,7 @@ class Method:
 
     def _seal(self, layers: Sequence[Layer]) -> None:
         deep = self._step % CHECKSUM_EVERY == 0
-        self._seals.update({x.name: Seal.of(x.weight, deep) for x in layers})
+        self._seals.update({x.name: WriteGuard.of(x.weight, deep) for x in layers})
 
     def _check_seals(self, layers: Sequence[Layer]) -> None:
         for layer in layers:
@@ -502,7 +502,7 @@ class Masked(Method):
     def regrow_(self, layer: Layer, regrown: Tensor) -> None:
         """Add synapses at weight 0 with fresh moments."""
         mask = layer.state["mask"]
-        mask_functions.forget_(layer.optimizer, layer.weight, regrown, mask)
+        mask_functions.reset_moments_(layer.optimizer, layer.weight, regrown, mask)
         layer.weight.masked_fill_(regrown, 0.0)
         mask |= regrown
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spikewire.errors import TrainingFailed
-from spikewire.kernels import alike
+from spikewire.kernels import same_layout
 from spikewire.pruning.layers import Layer
 
 SCOPES = ("global", "layer")
@@ -17,7 +17,7 @@ SCOPES = ("global", "layer")
 _BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
 
 
-def count_of(connectivity: float, total: int) -> int:
+def target_count(connectivity: float, total: int) -> int:
     """Return the synapses that `connectivity` asks of `total`, never none."""
     return min(total, max(1, round(connectivity * total)))
 
@@ -25,7 +25,7 @@ def count_of(connectivity: float, total: int) -> int:
 def kth_largest(values: Tensor, k: int) -> Tensor:
     """Return the k-th largest of `values` (k from 1), as a 0-d tensor."""
     flat = values.detach().flatten()
-    if alike(flat):
+    if same_layout(flat):
         from spikewire.kernels import weights  # needs Triton, which need not be there
 
         return weights.kth_largest(flat, k)
@@ -59,27 +59,27 @@ def _ordered(bits: Tensor) -> Tensor:
     return torch.where(bits < 0, bits ^ torch.iinfo(bits.dtype).max, bits)
 
 
-def sound(scores: Sequence[Tensor]) -> Sequence[Tensor]:
+def require_finite(scores: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the scores; raise where one is not finite: a cut would hide that training failed."""
     if not all(bool(score.isfinite().all()) for score in scores):
         raise TrainingFailed("weights are not finite any more; try a lower lr")
     return scores
 
 
-def strongest(scores: Tensor, count: int) -> Tensor:
+def top_k_mask(scores: Tensor, count: int) -> Tensor:
     """Return the mask of the `count` highest scores, exactly; ties go to the lower index."""
     if count <= 0 or count >= scores.numel():
         return torch.full_like(scores, count > 0, dtype=torch.bool)
     flat = scores.detach().flatten()
-    return admit(flat, kth_largest(flat, count), count).view_as(scores)
+    return mask_from_threshold(flat, kth_largest(flat, count), count).view_as(scores)
 
 
-def admit(flat: Tensor, least: Tensor, count: int) -> Tensor:
+def mask_from_threshold(flat: Tensor, least: Tensor, count: int) -> Tensor:
     """Return the mask of all above `least` and the first that equal it, `count` altogether."""
-    if alike(flat):
+    if same_layout(flat):
         from spikewire.kernels import weights
 
-        return weights.admit(flat, least, count)
+        return weights.mask_from_threshold(flat, least, count)
     above, tied = flat > least, flat == least
     return above | (tied & (tied.cumsum(0, dtype=torch.int32) <= count - above.sum()))
 
@@ -89,11 +89,11 @@ def choose(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[
     flat = torch.cat([score.detach().flatten() for score in scores])
     sizes = [score.numel() for score in scores]
     count = max(count, sum(floors))
-    parts = None if flat.is_cuda else strongest(flat, count).split(sizes)
+    parts = None if flat.is_cuda else top_k_mask(flat, count).split(sizes)
     if parts is None or any(int(part.sum()) < n for part, n in zip(parts, floors, strict=True)):
         for part, floor in zip(flat.split(sizes), floors, strict=True):
-            part.masked_fill_(strongest(part, floor), torch.inf)
-        parts = strongest(flat, count).split(sizes)
+            part.masked_fill_(top_k_mask(part, floor), torch.inf)
+        parts = top_k_mask(flat, count).split(sizes)
     return [part.view_as(score) for part, score in zip(parts, scores, strict=True)]
 
 
@@ -128,7 +128,7 @@ def wire(
         if scope == "global" and layer.connectivity is None:
             rivals.append(i)
         else:
-            masks[i] = strongest(score, count_of(share(layer), score.numel()))
+            masks[i] = top_k_mask(score, target_count(share(layer), score.numel()))
     if rivals:
         even = [share(layers[i]) * scores[i].numel() for i in rivals]
         floors = [max(1, int(floor * count)) for count in even]

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spikewire.errors import unknown
+from spikewire.files import atomic_write, io_errors
 from spikewire.report import page, text
 from spikewire.report.figures import FIGURES, draw_all
 from spikewire.report.runs import Run, find, load
 from spikewire.report.style import DARK, LIGHT, Plot, render
-from spikewire.runs.rundir import one_line, replacing
 
 FORMATS = ("html", "md")
 
@@ -40,7 +40,7 @@ def write(
     runs = find(paths)
     where = Path(out)
     content = page.build(runs, title, refresh) if form == "html" else text.build(runs, title)
-    with one_line(where), replacing(where) as file:
+    with io_errors(where), atomic_write(where) as file:
         file.write(content.encode(errors="replace"))  # names of files may hold any bytes
     return runs
 
@@ -49,7 +49,7 @@ def save_figures(plots: Iterable[Plot], out: str | Path) -> list[Path]:
     """Write each figure as SVG and PNG, light and dark, under `out`; return the light SVGs."""
     folder = Path(out)
     written = []
-    with one_line(folder):
+    with io_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for plot in plots:
             for theme, tail in ((LIGHT, ""), (DARK, "-dark")):

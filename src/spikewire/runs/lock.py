@@ -14,11 +14,12 @@ from datetime import datetime
 from pathlib import Path
 
 from spikewire.errors import SpikewireError
-from spikewire.runs.rundir import LOCK, one_line
+from spikewire.files import io_errors
+from spikewire.runs.rundir import LOCK
 
 
 @contextmanager
-def held(folder: Path, work: str, patience: float = 0.0) -> Iterator[None]:
+def locked(folder: Path, work: str, patience: float = 0.0) -> Iterator[None]:
     """Hold `folder` against another such `work`.
 
     Waits up to `patience` seconds for the one that holds it now.
@@ -38,7 +39,7 @@ def held(folder: Path, work: str, patience: float = 0.0) -> Iterator[None]:
 
 def _take(path: Path) -> int | None:
     """Return the descriptor of the file, locked and signed; None while someone else holds it."""
-    with one_line(path.parent):  # a link could lead the signature anywhere
+    with io_errors(path.parent):  # a link could lead the signature anywhere
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,6 +30,7 @@ import spikewire
 from spikewire import distributed as ranks
 from spikewire.config import Config, resolve
 from spikewire.errors import SpikewireError, check
+from spikewire.files import atomic_write, io_errors
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -61,7 +62,7 @@ class RunDir:
         before has left does not count.
         """
         run = cls.make(path, config)
-        with one_line(run.path):
+        with io_errors(run.path):
             for left in run.path.iterdir():
                 if left.name != LOCK:
                     left.unlink()
@@ -78,7 +79,7 @@ class RunDir:
         run = cls(path)
         if config.tensorboard and find_spec("tensorboard") is None:
             raise SpikewireError("tensorboard: not installed; run `pip install 'spikewire[tensorboard]'`")
-        with one_line(run.path):
+        with io_errors(run.path):
             if run.path.exists() and not run._vacant():
                 raise SpikewireError(
                     f"{path}: exists and is not empty; choose another, or --resume it"
@@ -104,7 +105,7 @@ class RunDir:
     def open(cls, path: str | Path) -> "RunDir":
         """Return a directory that a run has made."""
         run = cls(path)
-        if not run.begun:
+        if not run.started:
             raise SpikewireError(f"{path}: is not a run directory; it has no {CONFIG}")
         return run
 
@@ -130,7 +131,7 @@ class RunDir:
         return begun
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether there is a run."""
         return (self.path / CONFIG).is_file()
 
@@ -144,7 +145,7 @@ class RunDir:
     def append(self, row: Mapping[str, Any]) -> None:
         """Add an epoch's line; a figure that is not finite becomes null."""
         line = json.dumps(_strict(row), allow_nan=False) + "\n"
-        with one_line(self.path), (self.path / METRICS).open("ab") as file:
+        with io_errors(self.path), (self.path / METRICS).open("ab") as file:
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -195,7 +196,7 @@ class RunDir:
         """Write the state of the run; the one before it is kept."""
         content = {"format": FORMAT, "config": asdict(config), "state": dict(state)}
         previous = self.path / PREVIOUS
-        with one_line(self.path), replacing(self.path / CHECKPOINT, previous) as file:
+        with io_errors(self.path), atomic_write(self.path / CHECKPOINT, previous) as file:
             try:
                 torch.save(content, file)
             except RuntimeError as error:  # hides the system's refusal behind one of its own
@@ -243,7 +244,7 @@ class RunDir:
         return {k: v for k, v in tensors.items() if not k.startswith(MASK)}, masks
 
     def _write(self, name: str, content: bytes) -> None:
-        with one_line(self.path), replacing(self.path / name) as file:
+        with io_errors(self.path), atomic_write(self.path / name) as file:
             file.write(content)
 
 
@@ -270,39 +271,10 @@ def environment(config: Config, device: torch.device) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a temporary file that takes the name `path` once it is whole and on the disk.
-
-    What had that name before takes the name `previous`, if one is given.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if previous and path.exists():
-            os.replace(path, previous)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _temporary(path: Path) -> bool:
     """Tell whether it is a name that `replacing` gives a file of a run."""
     names = (CONFIG, ENV, METRICS, TRACES, CHECKPOINT, MODEL)
     return path.name.startswith(tuple(f".{name}." for name in names))
-
-
-@contextmanager
-def one_line(path: Path) -> Iterator[None]:
-    """Turn the system's refusal into a line for the user."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SpikewireError(f"{path}: cannot be written: {reason}") from None
 
 
 def _load(path: Path) -> dict[str, Any]:

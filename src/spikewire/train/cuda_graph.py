@@ -17,7 +17,7 @@ REHEARSALS = 3  # in which kernels are compiled and cuDNN tries its algorithms
 Learn = Callable[[Tensor, Tensor], Tensor]
 
 
-def hindrance(model: nn.Module, method: Method, ranks: Ranks) -> str:
+def why_not(model: nn.Module, method: Method, ranks: Ranks) -> str:
     """Return why there can be no graph, "" if there can.
 
     A replay calls no hooks, and how gradients travel between ranks is not captured.

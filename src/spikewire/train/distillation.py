@@ -10,12 +10,12 @@ from spikewire.config import Config
 from spikewire.data import Dataset
 from spikewire.nn.losses import logits
 from spikewire.runs.rundir import RunDir
-from spikewire.train.trained import blame, trained
+from spikewire.train.trained import field_of_errors, trained
 
 SOFTNESS = 2.0
 
 
-def lesson(student: Tensor, teacher: Tensor) -> Tensor:
+def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of logits."""
     student, teacher = (functional.log_softmax(x / SOFTNESS, dim=1) for x in (student, teacher))
     return SOFTNESS**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
@@ -23,7 +23,7 @@ def lesson(student: Tensor, teacher: Tensor) -> Tensor:
 
 def load(student: Config, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Return the teacher as a function from the student's images to logits, without gradients."""
-    with blame("teacher"):
+    with field_of_errors("teacher"):
         config = RunDir.open(student.teacher).config()
         model, _ = trained(student.teacher, config, data, device)
     apart = student.centre - config.centre

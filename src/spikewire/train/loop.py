@@ -16,7 +16,7 @@ from spikewire.config import Config
 from spikewire.data import Dataset
 from spikewire.distributed import joined
 from spikewire.errors import SpikewireError, TrainingFailed, check
-from spikewire.runs.lock import held
+from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces
 from spikewire.train.build import autocast
@@ -81,7 +81,7 @@ def fit(
     with joined() as ranks, fastest_convolutions():
         count = config.threads
         if resume and run:
-            count = ranks.told(lambda: RunDir.open(run).threads(config.threads))
+            count = ranks.broadcast(lambda: RunDir.open(run).threads(config.threads))
         with threads(count):
             training = prepare(config, data, fresh=not resume, ranks=ranks)
             with _opened(training, run, resume) as folder:
@@ -104,13 +104,13 @@ def _opened(training: Training, run: str | Path | None, resume: bool) -> Iterato
 
         def begin() -> dict[str, Any] | None:
             folder = RunDir.open(run) if resume else RunDir.make(run, config)
-            stack.enter_context(held(folder.path, "training"))
+            stack.enter_context(locked(folder.path, "training"))
             if resume:
                 return _saved(folder, config)
             RunDir.create(run, config, training.device, fresh)
             return None
 
-        saved = ranks.told(begin)
+        saved = ranks.broadcast(begin)
         folder = RunDir(run) if ranks.first else None
         if saved is not None:
             _load(training, saved, folder or RunDir(run))

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from spikewire.config import Config
 from spikewire.data import Batches, Dataset
-from spikewire.distributed import ALONE, Means, Ranks
+from spikewire.distributed import ALONE, GradientMean, Ranks
 from spikewire.errors import SpikewireError, check
 from spikewire.nn import models
 from spikewire.nn.losses import LOSSES, logits
@@ -34,8 +34,8 @@ from spikewire.train.build import (
     test_batches,
     training_batches,
 )
-from spikewire.train.cuda_graph import Graph, hindrance
-from spikewire.train.trained import blame, load_weights_
+from spikewire.train.cuda_graph import Graph, why_not
+from spikewire.train.trained import field_of_errors, load_weights_
 
 BN_BATCHES = 100  # that make the statistics of averaged weights
 REHEARSAL = 512  # images of the first batch that are enough to set the scale of the first weights
@@ -72,8 +72,8 @@ class Training:
         self.total_steps = self.config.epochs * len(self.train)
         if self.config.init == "firing" and not self.config.start:
             self._make_fire_()
-        self.ranks.spread_(self.model)
-        self.means = Means(self.ranks, self.model, self.ranks.share(self.config.batch_size))
+        self.ranks.broadcast_model_(self.model)
+        self.means = GradientMean(self.ranks, self.model, self.ranks.share(self.config.batch_size))
         self.method = self._attached()
         field = self.method.sees_images
         value, other = getattr(self.method, field, None), "one that looks at no images"
@@ -91,7 +91,7 @@ class Training:
         """Return `learn` as a CUDA graph, or as it is where there can be none."""
         if self.device.type != "cuda":
             return self.learn
-        if reason := hindrance(self.model, self.method, self.ranks):
+        if reason := why_not(self.model, self.method, self.ranks):
             warnings.warn(f"graph: not used, since {reason}", stacklevel=2)
             return self.learn
         return Graph(self.learn, self.model)
@@ -103,7 +103,7 @@ class Training:
         given = [parameter.clone() for parameter in parameters]
         self._attached().detach()  # leaves the weights of the first wiring
         wired = [parameter.clone() for parameter in parameters]
-        models.excite_(self.model, next(self.train.epoch(0))[0][:REHEARSAL])
+        models.scale_to_fire_(self.model, next(self.train.epoch(0))[0][:REHEARSAL])
         for parameter, before, first in zip(parameters, given, wired, strict=True):
             scale = 1.0 if parameter.equal(first) else parameter.norm() / first.norm()
             parameter.copy_(before * scale)
@@ -129,12 +129,12 @@ class Training:
         """Return the config's loss; tests are not smoothed."""
         return LOSSES[self.config.loss](output, labels, self.config.rate_scale, smoothing)
 
-    def lesson(self, images: Tensor, output: Tensor) -> Tensor:
+    def distillation_loss(self, images: Tensor, output: Tensor) -> Tensor:
         """Return the loss against the teacher's output."""
         assert self.teacher is not None
         with autocast(self.config, self.device):
             taught = self.teacher(images)
-        return teacher.lesson(logits(output, self.config.rate_scale), taught)
+        return teacher.distillation_loss(logits(output, self.config.rate_scale), taught)
 
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take one optimizer step; return its loss, still on the device."""
@@ -156,7 +156,9 @@ class Training:
             output = self.forward(images)
         loss = self.loss(output, labels, self.config.label_smoothing)
         if self.teacher:
-            loss = torch.lerp(loss, self.lesson(images, output), self.config.teacher_weight)
+            loss = torch.lerp(
+                loss, self.distillation_loss(images, output), self.config.teacher_weight
+            )
         loss, self.all_stop = self.means.backward(loss, self.stop)
         return loss
 
@@ -240,7 +242,7 @@ def prepare(
     torch.manual_seed(config.seed)
     model = build_model(config, data, device)
     if config.start and fresh:
-        with blame("start"):
+        with field_of_errors("start"):
             load_weights_(model, config.start)
     if config.sync_batchnorm:
         check(device.type == "cuda", "sync_batchnorm", True, "false on a CPU, where torch has none")

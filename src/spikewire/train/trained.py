@@ -35,7 +35,7 @@ def load_weights_(model: nn.Module, run: str | Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def blame(field: str) -> Iterator[None]:
+def field_of_errors(field: str) -> Iterator[None]:
     """Let a refusal inside name the setting that led there."""
     try:
         yield

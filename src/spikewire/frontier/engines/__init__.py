@@ -19,7 +19,7 @@ class Task:
 
     def words(self) -> list[str]:
         """Return our command; what has begun is gone on with."""
-        if RunDir(self.run).begun:
+        if RunDir(self.run).started:
             return ["train", "--resume", str(self.run)]
         return ["train", "--out", str(self.run), *self.settings()]
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 from threading import Event
 
+from spikewire.files import io_errors
 from spikewire.frontier.engines import Task
-from spikewire.runs.lock import held
-from spikewire.runs.rundir import RunDir, one_line
+from spikewire.runs.lock import locked
+from spikewire.runs.rundir import RunDir
 
 PATIENCE = 20.0  # seconds in which a training whose parent was killed should have saved
 TICK = 0.1  # seconds between looks at a training
@@ -25,11 +26,11 @@ def train(task: Task, stopped: Event, environment: Mapping[str, str] | None = No
     Once `stopped`, or when this very thread is interrupted, the training saves and ends.
     """
     if task.run.is_dir():
-        with held(task.run, "training", PATIENCE):
+        with locked(task.run, "training", PATIENCE):
             pass  # one whose parent was killed has saved by now
     if RunDir(task.run).finished:
         return None
-    with one_line(task.log), task.log.open("ab") as log:
+    with io_errors(task.log), task.log.open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "spikewire.cli.worker", str(os.getpid()), *task.words()],
