@@ -1,8 +1,8 @@
 """One training step (forward, backward, Adam) of the CIFAR-10 network on one GPU, in one process.
 
 The paper's way, SpikingJelly 2.0 at the best setting found, and ours, against the matmul ceiling
-measured in the same run. A section that fails says why, and the others go on; what may take long to
-compile runs in a process of its own with a time limit. Results are written after every section.
+measured in the same run. A section that fails reports why, and the others still run; what may take
+long to compile runs in its own process with a time limit. Results are written after every section.
 
     python benchmarks/gpu_step.py --out gpu_step.json
     python benchmarks/gpu_step.py --sections ceiling,eager,kernels
@@ -10,8 +10,6 @@ compile runs in a process of its own with a time limit. Results are written afte
 """
 
 import argparse
-import copy
-import gc
 import json
 import subprocess
 import sys
@@ -19,201 +17,38 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from gpu_bench import Bench, Row, Step, print_table, trainer
+from torch import Tensor
 
 from spikewire import data as datasets
 from spikewire import kernels
 from spikewire.config import Config
 from spikewire.data import Dataset
-from spikewire.methods.budget import Budget
-from spikewire.methods.gradr import GradR
-from spikewire.nn.models import SYNAPSES, Dropout, Spiking, build, conv, linear
-from spikewire.nn.neurons import LIF, Neuron
-from spikewire.pruning.method import Method
-from spikewire.train.loop import Training, prepare
+from spikewire.methods import Budget, GradR
+from spikewire.nn.neurons import NeuronConstants
+from spikewire.pruning import Method
+from spikewire.train.step import Training, prepare
 
-COMPILE_SECONDS = 60  # what SpikingJelly's compilation and its steps may take
-Step = Callable[[], object]
-Row = dict[str, Any]
-
-
-def tiny() -> Spiking:
-    """Return a network with every kind of layer of the real one."""
-    row: dict[str, nn.Module] = {}
-    for i, inputs in enumerate((3, 8, 8), start=1):
-        row |= {f"conv{i}": conv(inputs, 8, 3, 1), f"bn{i}": nn.BatchNorm2d(8), f"lif{i}": LIF()}
-    row |= {"pool1": nn.MaxPool2d(2), "flatten": nn.Flatten(), "drop1": Dropout(0.5)}
-    row |= {"fc1": linear(8 * 16, 100), "lif4": LIF(), "vote": nn.AvgPool1d(10)}
-    return Spiking(row, input_shape=(3, 8, 8), classes=10)
-
-
-@dataclass
-class Bench:
-    """Where and how long to measure; what has been found so far."""
-
-    cpu: bool
-    seconds: float
-    rows: list[Row] = field(default_factory=list)
-    ceiling: float | None = None
-    start: float = field(default_factory=time.perf_counter)
-
-    @property
-    def device(self) -> str:
-        """Return the device's type."""
-        return "cpu" if self.cpu else "cuda"
-
-    def model(self, time_steps: int) -> Spiking:
-        """Return the network, firing from the start, channels-last."""
-        torch.manual_seed(0)
-        model = tiny() if self.cpu else build("cifar10-conv")
-        for name, parameter in model.named_parameters():
-            if name.startswith("fc"):
-                parameter.data.mul_(4)
-        model.time_steps = time_steps
-        return model.to(self.device, memory_format=torch.channels_last)  # pyright: ignore
-
-    def fit(self, batch: int) -> int:
-        """Return the batch, or what an interpreter can do."""
-        return min(batch, 2) if self.cpu else batch
-
-    def images(self, batch: int) -> Tensor:
-        """Return random images, channels-last."""
-        size = 8 if self.cpu else 32
-        images = torch.randn(self.fit(batch), 3, size, size, device=self.device)
-        return images.contiguous(memory_format=torch.channels_last)
-
-    def compile(self, model: nn.Module) -> Any:
-        """Compile for fixed shapes."""
-        torch.compiler.reset()
-        return torch.compile(model, dynamic=False, backend="aot_eager" if self.cpu else "inductor")
-
-    def wait(self) -> None:
-        """Wait for the device."""
-        if not self.cpu:
-            torch.cuda.synchronize()
-
-    def milliseconds(self, step: Step, repeats: int, warmup: int = 4) -> float:
-        """Return the mean time of a step: updates due every few steps count with their share."""
-        repeats, warmup = (1, 1) if self.cpu else (repeats, warmup)
-        for _ in range(warmup):
-            step()
-        self.wait()
-        if not self.cpu:
-            torch.cuda.reset_peak_memory_stats()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            step()
-        self.wait()
-        return 1e3 * (time.perf_counter() - start) / repeats
-
-    def peak(self) -> float:
-        """Return the most memory allocated since the last warm-up, in GiB."""
-        return 0.0 if self.cpu else torch.cuda.max_memory_allocated() / 2**30
-
-    def add(
-        self, name: str, batch: int, time_steps: int, step: Step, repeats: int = 24, warmup: int = 4
-    ) -> Row:
-        """Time a step and keep its row."""
-        taken = self.milliseconds(step, repeats, warmup)
-        batch = self.fit(batch)
-        rate = 1e3 * batch / taken
-        row = {"name": name, "batch": batch, "time_steps": time_steps, "ms": taken}
-        row |= {"samples_per_s": rate, "peak_gib": self.peak()}
-        if self.ceiling:
-            flops = flops_per_sample(self.model(time_steps), self.images(1))
-            row["tflops"] = rate * flops / 1e12
-            row["share_of_ceiling"] = row["tflops"] / self.ceiling
-        self.rows.append(row)
-        print(f"  {name}, {time_steps} steps, batch {batch}: {taken:.2f} ms", flush=True)
-        return row
-
-
-def flops_per_sample(model: Spiking, image: Tensor) -> float:
-    """Return the operations of forward, input gradient and weight gradient of all synapses."""
-    total, x, first = 0.0, image.unsqueeze(0), True
-    before = kernels.use("torch")
-    with torch.no_grad():
-        for layer in model.eval():
-            x = model.advance(layer, x)
-            if isinstance(layer, SYNAPSES):
-                outputs = x[0, 0].numel() // layer.weight.shape[0]
-                total += 2 * layer.weight.numel() * outputs * len(x) * (2 if first else 3)
-                first = False
-    kernels.use(before)
-    return total
-
-
-def trainer(
-    bench: Bench, model: nn.Module, forward: Any, batch: int, half: bool = True, **adam: Any
-) -> tuple[Step, torch.optim.Optimizer]:
-    """Return the function that takes one training step, and its optimizer."""
-    images = bench.images(batch)
-    labels = torch.arange(len(images), device=bench.device) % 10
-    fused = not bench.cpu
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=fused, **adam)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(bench.device, torch.bfloat16, enabled=half, cache_enabled=not adam):
-            output = forward(images)
-        F.cross_entropy(10 * output.float().mean(0), labels).backward()
-        optimizer.step()
-
-    return step, optimizer
-
-
-class Peer(nn.Module):
-    """The same network of SpikingJelly's parts; what comes before the first neuron runs once."""
-
-    def __init__(self, model: Spiking, step_mode: str) -> None:
-        from spikingjelly.activation_based import functional, layer, neuron, surrogate
-
-        super().__init__()
-        self.clear, self.time_steps, self.step_mode = (
-            functional.reset_net,
-            model.time_steps,
-            step_mode,
-        )
-
-        def translate(x: nn.Module) -> nn.Module:
-            if isinstance(x, Neuron) and x.tau is not None:
-                atan = surrogate.ATan(alpha=2.0)
-                options = {"surrogate_function": atan, "detach_reset": True, "step_mode": step_mode}
-                return neuron.LIFNode(tau=x.tau, v_threshold=x.threshold, **options)
-            if isinstance(x, Dropout):
-                return layer.Dropout(x.p, step_mode=step_mode)
-            return layer.SeqToANNContainer(x) if step_mode == "m" and timed else x
-
-        static, rest, timed = [], [], False
-        for x in copy.deepcopy(model):
-            timed = timed or isinstance(x, Neuron)
-            (rest if timed else static).append(translate(x))
-        self.static, self.timed = nn.Sequential(*static), nn.Sequential(*rest)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return spikes ``[time, batch, classes]``."""
-        current = self.static(images)
-        if self.step_mode == "m":
-            return self.timed(current.expand(self.time_steps, *current.shape))
-        return torch.stack([self.timed(current) for _ in range(self.time_steps)])
+COMPILE_SECONDS = 60  # limit for SpikingJelly's compilation and its steps
 
 
 def peer_step(bench: Bench, mode: str, batch: int, half: bool, compiled: bool) -> Step:
     """Return SpikingJelly's training step; its state is reset outside the compiled part."""
+    from spikingjelly.activation_based import functional
+    from spikingjelly_peer import Peer
+
     peer = Peer(bench.model(8), mode).to(bench.device)
     forward = bench.compile(peer) if compiled else peer
 
-    def fresh(images: Tensor) -> Tensor:
-        peer.clear(peer)
+    def reset_and_run(images: Tensor) -> Tensor:
+        functional.reset_net(peer)
         return forward(images)
 
-    return trainer(bench, peer, fresh, batch, half)[0]
+    return trainer(bench, peer, reset_and_run, batch, half)[0]
 
 
 def ceiling(bench: Bench) -> None:
@@ -240,7 +75,7 @@ def spikingjelly_eager(bench: Bench) -> None:
 
 
 def spikingjelly(bench: Bench) -> None:
-    """Run the same under torch.compile, which may not end: in a process that can be stopped."""
+    """Run the same under torch.compile, which may not end, in a process that can be stopped."""
     limit = min(COMPILE_SECONDS, bench.seconds - (time.perf_counter() - bench.start))
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, __file__, "--sections", "spikingjelly-here", "--out", file.name]
@@ -266,7 +101,7 @@ def ours_eager(bench: Bench) -> None:
         model = bench.model(time_steps)
         bench.add("ours eager", batch, time_steps, trainer(bench, model, model, batch)[0])
         del model
-        release(bench)
+        bench.release()
 
 
 def ours_compiled(bench: Bench) -> None:
@@ -319,11 +154,10 @@ def methods(bench: Bench) -> None:
     rows = []
     for name, method in kinds.items():
         step, optimizer = trainer(bench, model, model, 128)
-        if method is not None:
-            method.attach(model, optimizer, total_steps=1000)
+        pruner = method.attach(model, optimizer, total_steps=1000) if method else None
         rows.append(bench.add(f"ours with {name} attached", 128, 8, step, 48, warmup=16))
-        if method is not None:
-            method.detach()
+        if pruner:
+            pruner.detach()
     plain = (rows[0]["ms"] + rows[-1]["ms"]) / 2
     for row in rows:
         row["added"] = row["ms"] / plain - 1
@@ -359,7 +193,7 @@ def whole_step(training: Training) -> Step:
 
 def fit_steps(bench: Bench) -> None:
     """Run the steps of `spikewire train` with budget, with and without a CUDA graph."""
-    settings: Row = {"batch_size": bench.fit(128), "method": "budget", "epochs": 1000}
+    settings: Row = {"batch_size": bench.batch_size(128), "method": "budget", "epochs": 1000}
     settings |= {"augment": ("crop:4", "flip", "cutout:8"), "channels_last": True, "init": "firing"}
     settings |= {"dataset": "digits" if bench.cpu else "cifar10", "precision": "bf16"}
     for time_steps in (8, 4):
@@ -373,7 +207,7 @@ def fit_steps(bench: Bench) -> None:
             row = bench.add(name, 128, time_steps, step, 48, warmup=16)
             row["added"] = row["ms"] / plain["ms"] - 1
             del step
-            release(bench)
+            bench.release()
 
 
 def kernel_times(bench: Bench) -> None:
@@ -385,12 +219,13 @@ def kernel_times(bench: Bench) -> None:
     x = x.contiguous(memory_format=torch.channels_last)
     channels = torch.ones(shape[1], device=bench.device)
     size = x.numel() * x.element_size()
-    running = channels.clone(), channels.clone(), 0.1
-    mean, variance = ops.statistics(x, *running)
+    running = channels.clone(), channels.clone()
+    mean, variance = ops.statistics(x, *running, momentum=0.1)
+    inputs = x, mean, variance, channels, channels
 
-    def arguments(pool: bool) -> tuple[Any, ...]:
-        norm = (mean, variance, channels, channels, 1e-5, True)
-        return (x, *norm, 8, False, pool, 2.0, 1.0, 0.0, "atan")
+    def constants(pool: bool) -> dict[str, Any]:
+        shape = {"time_steps": 8, "static": False, "pool": pool}
+        return {"eps": 1e-5, "batch_statistics": True, **shape, **NeuronConstants().keywords()}
 
     def record(name: str, tile: int, moved: float, step: Step) -> None:
         taken = bench.milliseconds(step, 20)
@@ -402,18 +237,19 @@ def kernel_times(bench: Bench) -> None:
     try:
         for tile in (forward // 2, forward, 2 * forward):
             ops.TILE = tile
-            record("statistics", tile, size, lambda: ops.statistics(x, *running))
-            record("fire", tile, 2 * size, lambda: ops.fire(*arguments(False)))
-            record("fire and pool", tile, 1.25 * size, lambda: ops.fire(*arguments(True)))
+            record("statistics", tile, size, lambda: ops.statistics(x, *running, momentum=0.1))
+            record("fire", tile, 2 * size, lambda: ops.fire(*inputs, **constants(False)))
+            record("fire and pool", tile, 1.25 * size, lambda: ops.fire(*inputs, **constants(True)))
         for tile in (backward // 2, backward, 2 * backward):
             ops.BACKWARD_TILE = tile
-            for pool, share in ((False, 1.0), (True, 0.25)):
-                grad, winners = ops.fire(*arguments(pool))
+            for pool, fraction in ((False, 1.0), (True, 0.25)):
+                options = constants(pool)
+                grad, winners = ops.fire(*inputs, **options)
                 record(
                     f"backward{' and pool' if pool else ''}",
                     tile,
-                    size * (3 + 2 * share),
-                    lambda g=grad, w=winners, p=pool: ops.fire_backward(g, w, *arguments(p)),
+                    size * (3 + 2 * fraction),
+                    lambda g=grad, w=winners, o=options: ops.fire_backward(g, w, *inputs, **o),
                 )
     finally:
         ops.TILE, ops.BACKWARD_TILE = forward, backward
@@ -434,20 +270,12 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 EXTRA = {"twins": twins, "spikingjelly-here": spikingjelly_here}  # only when named
 
 
-def release(bench: Bench) -> None:
-    """Give the memory of what is gone back."""
-    gc.collect()
-    torch.compiler.reset()
-    if not bench.cpu:
-        torch.cuda.empty_cache()
-
-
 def measure(bench: Bench, names: list[str]) -> Iterator[Row]:
-    """Run the sections; after each, yield what went wrong or nothing."""
+    """Run the sections; after each, yield its error or an empty row."""
     for name in names:
         elapsed = time.perf_counter() - bench.start
         if elapsed > bench.seconds:
-            yield {"section": name, "error": f"not run: {elapsed:.0f} s are gone"}
+            yield {"section": name, "error": f"not run: {elapsed:.0f} s have passed"}
             continue
         print(f"{name} (at {elapsed:.0f} s)", flush=True)
         error = None
@@ -458,41 +286,8 @@ def measure(bench: Bench, names: list[str]) -> Iterator[Row]:
         except Exception as problem:
             traceback.print_exc()
             error = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        release(bench)
+        bench.release()
         yield {"section": name, "error": error} if error else {}
-
-
-def write(bench: Bench, errors: list[Row], path: Path | None) -> None:
-    """Write what has been found so far."""
-    found = {"rows": bench.rows, "errors": errors, "command": " ".join(sys.argv)}
-    found["torch"] = torch.__version__
-    found["device"] = "cpu" if bench.cpu else torch.cuda.get_device_name()
-    found["seconds"] = time.perf_counter() - bench.start
-    if path:
-        path.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def table(bench: Bench) -> None:
-    """Print all rows; ratios are to SpikingJelly's best and to the paper's way."""
-    rates = {row["name"]: row["samples_per_s"] for row in bench.rows if "samples_per_s" in row}
-    peers = [rate for name, rate in rates.items() if name.startswith("SpikingJelly")]
-    slow = next((rate for name, rate in rates.items() if name.startswith("paper")), None)
-    print(f"\n{'':44}{'steps':>6}{'batch':>6}{'ms':>9}{'samples/s':>11}{'ceiling':>9}"
-          f"{'GiB':>7}{'x SJ':>7}{'x paper':>9}{'added':>8}")  # fmt: skip
-    for row in bench.rows:
-        rate = row.get("samples_per_s")
-        row["ratio_to_spikingjelly"] = rate / max(peers) if rate and peers else None
-        row["ratio_to_paper"] = rate / slow if rate and slow else None
-        cells = (
-            ("time_steps", 6, "d"), ("batch", 6, "d"), ("ms", 9, ".3f"),
-            ("samples_per_s", 11, ",.0f"),
-            ("share_of_ceiling", 9, ".1%"), ("peak_gib", 7, ".1f"),
-            ("ratio_to_spikingjelly", 7, ".2f"), ("ratio_to_paper", 9, ".1f"), ("added", 8, "+.1%"),
-        )  # fmt: skip
-        print(f"{row['name']:44}" + "".join(
-            f"{'' if row.get(key) is None else format(row[key], form):>{width}}"
-            for key, width, form in cells
-        ))  # fmt: skip
 
 
 def main() -> None:
@@ -513,11 +308,11 @@ def main() -> None:
     errors: list[Row] = []
     for error in measure(bench, options.sections.split(",")):
         errors += [error] if error else []
-        write(bench, errors, options.out)
-    table(bench)
+        bench.write(errors, options.out)
+    print_table(bench.rows)
     for error in errors:
         print(f"{error['section']}: {error['error']}")
-    write(bench, errors, options.out)  # with the table's ratios
+    bench.write(errors, options.out)  # with the table's ratios
 
 
 if __name__ == "__main__":

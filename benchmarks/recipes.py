@@ -3,8 +3,8 @@
     python benchmarks/recipes.py --epochs 140 --seeds 4 base lr=2e-3 lr=2e-3,shrink=0
 
 The network and step are those of `spikewire train --preset mnist-budget-current` with an axis over
-networks put before all others (tests/test_recipes.py holds one against the other), captured in CUDA
-graphs: 32 runs of 140 epochs took 65 s on an H200, one of 120 in the product 13 minutes on a core.
+networks put before all others (tests/benchmarks/test_recipes.py compares the two), captured in
+CUDA graphs: 32 runs of 140 epochs took 65 s on an H200, one of 120 on a CPU core 13 minutes.
 An image that stands still gives a neuron the same current at every time step, and the class is read
 from a mean over time; so time is a loop inside one kernel, and nothing is kept for every step.
 
@@ -47,12 +47,12 @@ BASE = {
     "beta1": 0.9,
     "beta2": 0.999,
     "slope": 4.0,  # of the sigmoid surrogate
-    "straight": 0.0,  # share of the rate's own gradient, 1 inside [-1/4, 5/4], in the surrogate's
+    "straight": 0.0,  # weight of the rate's own gradient, 1 inside [-1/4, 5/4], in the surrogate's
     "begin": 0.0,  # first voltage
     "bias": 0.0,  # learning rate of a bias of the hidden neurons, as a multiple of lr
-    "felt": 1.0,  # share of the gradient that absent synapses feel
-    "stepped": 1.0,  # share of Adam's step that absent synapses take
-    "forget": 0.0,  # decay of absent latents a step, as a multiple of lr
+    "felt": 1.0,  # fraction of the gradient that reaches absent synapses
+    "stepped": 1.0,  # fraction of Adam's step that absent synapses take
+    "forget": 0.0,  # decay of absent latents per step, as a multiple of lr
 }
 
 
@@ -63,14 +63,15 @@ def neurons(
 
     With the reset detached, ``dS[t]/dI`` is t times the surrogate's derivative.
     """
-    u, spikes, derivative = begin.expand_as(current), 0.0, 0.0
+    u = begin.expand_as(current)
+    spikes, derivative = torch.zeros_like(current), torch.zeros_like(current)
     for t in range(1, TIME_STEPS + 1):
         m = u + current
         spike = (m >= 1).to(m.dtype)
         u, spikes = m - spike, spikes + spike
         smooth = torch.sigmoid(slope * (m - 1))
         derivative = derivative + t * slope * smooth * (1 - smooth)
-    inside = ((current > -0.25) & (current < 1.25)).to(m.dtype)
+    inside = ((current > -0.25) & (current < 1.25)).to(current.dtype)
     derivative = torch.lerp(derivative / TIME_STEPS, inside, straight)
     return spikes / TIME_STEPS, derivative
 
@@ -206,7 +207,7 @@ class Networks:
         self.project(self.weight, self.latent, self.mask, self.favour, self.taken)
 
     def rewire(self, progress: Tensor) -> None:
-        """Give the places to the strongest; the k-th largest is found bit by bit."""
+        """Keep the synapses of highest score; the k-th largest is found bit by bit."""
         share, left = self.one["connectivity"], 1 - (progress / self.one["ramp"]).clamp(max=1)
         places = ((share + (1 - share) * left**3) * (FIRST + SECOND)).round().long()[:, 0]
         score = self.latent.abs() * self.favour

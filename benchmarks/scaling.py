@@ -1,8 +1,8 @@
-"""Time data parallel training on the CPU: two ranks of one thread against one rank of one thread.
+"""Time data parallel training on the CPU: two ranks against one, with one thread each.
 
-The network is `cifar10-conv` with 32 channels in place of 256 and 256 hidden neurons in place of
-2048, 4 time steps, trained by `budget` on random 32 x 32 images; both sides take the same batches
-of 32 images. They take turns, each time in new processes. Run it on an idle machine of two cores.
+The network is `cifar10-conv` with 32 channels (not 256), 256 hidden neurons (not 2048) and
+4 time steps, trained by `budget` on random 32 x 32 images. One rank and two take the same batches
+of 32 images; they alternate, each time in new processes. Run it on an idle machine with two cores.
 
     python benchmarks/scaling.py --repeats 5
 """
@@ -22,18 +22,18 @@ from torch import nn
 
 from spikewire.config import Config
 from spikewire.data import Batches
-from spikewire.distributed import Ranks, joined
-from spikewire.nn.models import Spiking, conv, linear
+from spikewire.distributed import Ranks, process_group
+from spikewire.nn.layers import Spiking, conv, linear
 from spikewire.nn.neurons import LIF
 from spikewire.train.build import build_optimizer
-from spikewire.train.loop import AGREE
+from spikewire.train.loop import COMPARE_EVERY
 from spikewire.train.step import Training
 
 BATCH, STEPS, WARM_UP = 32, 20, 3
 
 
 def network() -> Spiking:
-    """Return the small relative of `cifar10-conv`."""
+    """Return a small version of `cifar10-conv`."""
     layers: dict[str, nn.Module] = {}
     for i in range(1, 7):
         layers[f"conv{i}"] = conv(3 if i == 1 else 32, 32, 3, padding=1)
@@ -46,13 +46,13 @@ def network() -> Spiking:
 
 
 def training(ranks: Ranks) -> Training:
-    """Return the training, its images all in one epoch."""
+    """Return the training, with all images in one epoch."""
     torch.manual_seed(0)
     config = Config(dataset="cifar10", method="budget", batch_size=BATCH, time_steps=4, epochs=1)
     count = BATCH * (STEPS + WARM_UP)
     images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
-    statistic = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
-    batches = Batches(images, torch.arange(count) % 10, batch_size=BATCH, **statistic)
+    labels, mean, std = torch.arange(count) % 10, (0.5,) * 3, (0.25,) * 3
+    batches = Batches(images, labels, batch_size=BATCH, mean=mean, std=std)
     model = network()
     return Training(
         config=config,
@@ -67,23 +67,23 @@ def training(ranks: Ranks) -> Training:
 
 
 def work() -> None:
-    """Train as one of the ranks; the first prints the seconds of each step and of a check."""
+    """Train as one of the ranks; rank 0 prints the seconds per step and of one comparison."""
     torch.set_num_threads(1)
-    with joined() as ranks:
+    with process_group() as ranks:
         run, times = training(ranks), []
         for images, labels in run.train.epoch(0, part=ranks.part):
             start = time.perf_counter()
             run.step(images, labels)
             times.append(time.perf_counter() - start)
         start = time.perf_counter()
-        run.agree()
+        run.require_equal_ranks()
         check = time.perf_counter() - start
         if ranks.first:
             print(json.dumps([times[WARM_UP:], check]))
 
 
-def measured(ranks: int) -> tuple[list[float], float]:
-    """Return the seconds of each step and of a check of so many ranks."""
+def measure(ranks: int) -> tuple[list[float], float]:
+    """Return the seconds per step and of one comparison, with this number of ranks."""
     launch = f"-m torch.distributed.run --standalone --nproc-per-node {ranks}".split()
     command = [sys.executable, *launch, __file__, "--worker"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -94,17 +94,17 @@ def measured(ranks: int) -> tuple[list[float], float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work()
         return
-    turns = [(measured(1), measured(2)) for _ in range(options.repeats)]
+    turns = [(measure(1), measure(2)) for _ in range(options.repeats)]
     speeds = [[BATCH / x for turn in turns for x in turn[side][0]] for side in (0, 1)]
-    shares = [check / (AGREE * statistics.median(steps)) for _, (steps, check) in turns]
-    table = Table(title=f"samples/s of {options.repeats} x {STEPS} steps, in turns")
+    fractions = [check / (COMPARE_EVERY * statistics.median(steps)) for _, (steps, check) in turns]
+    table = Table(title=f"samples/s of {options.repeats} x {STEPS} steps, alternating")
     for column in ("ranks of one thread", "best", "median (quartiles)"):
         table.add_column(column, justify="right")
     for ranks, each in enumerate(speeds, start=1):
@@ -115,7 +115,8 @@ def main() -> None:
     best, median = ([f(each) for each in speeds] for f in (max, statistics.median))
     for line in (
         f"two ranks / one: best {best[1] / best[0]:.2f}, median {median[1] / median[0]:.2f}",
-        f"check of equal bits every {AGREE} steps: {min(shares):.3%} to {max(shares):.3%} of a run",
+        f"comparison of the ranks every {COMPARE_EVERY} steps: "
+        f"{min(fractions):.3%} to {max(fractions):.3%} of a run",
         f"machine load {os.getloadavg()[0]:.1f}, torch {torch.__version__}",
         f"command: python {' '.join(sys.argv)}",
     ):

@@ -1,12 +1,12 @@
-"""CIFAR-10, the paper's network: how long to which accuracy at the published connectivities.
+"""CIFAR-10, the paper's network: accuracy and training time at the published connectivities.
 
     python benchmarks/time_to_accuracy.py --out results/cifar10           # each from scratch
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # sparser from denser
     python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
 
-Every point is one `spikewire train` and leaves one JSON file; flags unknown here go to all of them.
-The last column is a ratio to SpikingJelly 2.0: what its training step, measured in this run
-(multi-step, bf16, channels-last), would need for the same images at the same time steps.
+Every point is one `spikewire train` and writes one JSON file; other flags are passed to all runs.
+The last column is the speed relative to SpikingJelly 2.0, from the time of its training step
+(multi-step, bf16, channels-last) measured in this run, for the same images and time steps.
 """
 
 import argparse
@@ -22,17 +22,18 @@ import torch
 
 from spikewire.config import Config
 from spikewire.errors import SpikewireError
+from spikewire.files import atomic_write
 from spikewire.runs.rundir import RunDir
 
 
 class Point(NamedTuple):
-    """The highest accuracy published for this network at a connectivity, and our time for it."""
+    """The highest published accuracy of this network at a connectivity, and the time limit."""
 
     connectivity: float
     accuracy: float
     seconds: int
-    before: float | None = None  # the point it begins with in a chain
-    onward: str = ""  # flags of a run that begins there
+    start: float | None = None  # the point whose network it starts from with --chain
+    flags: str = ""  # flags of a run that starts there
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
@@ -44,34 +45,34 @@ POINTS = (
 )
 
 
-def place(runs: Path, connectivity: float) -> Path:
-    """Return where the run of a point lies."""
+def run_path(runs: Path, connectivity: float) -> Path:
+    """Return the run directory of a point."""
     return runs / f"budget-{connectivity:g}"
 
 
 def train(point: Point, runs: Path, chain: bool, flags: list[str]) -> Path:
     """Train one point; return its run directory."""
-    run = place(runs, point.connectivity)
+    run = run_path(runs, point.connectivity)
     words = ["--preset", "cifar10-fast", "--connectivity", f"{point.connectivity:g}"]
-    if chain and point.before:
-        start = place(runs, point.before)
+    if chain and point.start:
+        start = run_path(runs, point.start)
         first = RunDir.open(start).history()[-1]["connectivity"]
-        words += ["--start", str(start), "--first", f"{first:.4g}", *point.onward.split()]
+        words += ["--start", str(start), "--first", f"{first:.4g}", *point.flags.split()]
     words += flags
     command = [sys.executable, "-m", "spikewire", "train", *words, "--out", str(run)]
     subprocess.run(command, check=True)
     return run
 
 
-def points(runs: Path, chain: bool, wanted: set[float], flags: list[str]) -> Iterator[Path]:
-    """Train the wanted points, all if none is named, and yield each when it is done."""
+def points(runs: Path, chain: bool, selected: set[float], flags: list[str]) -> Iterator[Path]:
+    """Train the selected points, or all if the set is empty, and yield each run when it is done."""
     for point in POINTS:
-        if not wanted or point.connectivity in wanted:
+        if not selected or point.connectivity in selected:
             yield train(point, runs, chain, flags)
 
 
 def record(run: Path) -> dict[str, Any]:
-    """Return what a finished run has reached, and all that is needed to repeat it."""
+    """Return the results of a finished run, and all that is needed to repeat it."""
     folder = RunDir.open(run)
     config, rows = folder.config(), folder.history()
     env = json.loads((run / "env.json").read_text())
@@ -81,7 +82,7 @@ def record(run: Path) -> dict[str, Any]:
     return {
         "accuracy": rows[-1]["accuracy"],
         "connectivity": rows[-1]["connectivity"],
-        "seconds": round(before + seconds, 1),  # from scratch, with the runs it begins with
+        "seconds": round(before + seconds, 1),  # from scratch, with the runs it starts from
         "seconds_alone": round(seconds, 1),
         "start": Path(config.start).name or None,
         "command": shlex.join(["spikewire", *env["command"][1:]]),
@@ -98,7 +99,7 @@ def _short(value: float | None) -> float | None:
 
 
 def peer_rate() -> float:
-    """Return SpikingJelly's samples a second at 8 time steps, batch 128, not compiled."""
+    """Return SpikingJelly's samples per second at 8 time steps, batch 128, not compiled."""
     from gpu_step import Bench, spikingjelly_eager
 
     bench = Bench(cpu=not torch.cuda.is_available(), seconds=120)
@@ -107,7 +108,7 @@ def peer_rate() -> float:
 
 
 def peer_seconds(config: Config, rate: float) -> float:
-    """Return what the same images would take; a step's time is proportional to its time steps."""
+    """Return SpikingJelly's seconds for the same images; time is proportional to time steps."""
     counts, ends = (*config.early_time_steps, 0), (*config.early, 1.0)
     begin, steps = 0.0, 0.0
     for count, end in zip(counts, ends, strict=True):
@@ -116,34 +117,35 @@ def peer_seconds(config: Config, rate: float) -> float:
 
 
 def table(found: dict[str, tuple[dict[str, Any], Config]], rate: float | None) -> None:
-    """Print what was reached beside what was asked."""
-    print(f"{'run':24}{'accuracy':>10}{'connect.':>10}{'seconds':>9}{'asked':>22}{'x SJ':>7}")
+    """Print the results next to the published accuracy and the time limit."""
+    print(f"{'run':24}{'accuracy':>10}{'connect.':>10}{'seconds':>9}{'target':>22}{'x SJ':>7}")
     for name, (row, config) in found.items():
-        aims = [p for p in POINTS if abs(p.connectivity / row["connectivity"] - 1) < 0.01]
-        aim = f"{aims[0].accuracy:.2%} in {aims[0].seconds} s" if aims else ""
+        targets = [p for p in POINTS if abs(p.connectivity / row["connectivity"] - 1) < 0.01]
+        target = f"{targets[0].accuracy:.2%} in {targets[0].seconds} s" if targets else ""
         ratio = f"{peer_seconds(config, rate) / row['seconds_alone']:.2f}" if rate else ""
         print(
             f"{name:24}{row['accuracy']:>10.2%}{row['connectivity']:>10.3%}"
-            f"{row['seconds']:>9.0f}{aim:>22}{ratio:>7}"
+            f"{row['seconds']:>9.0f}{target:>22}{ratio:>7}"
         )
 
 
 def main() -> None:
-    """Train or read, write, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Train the points or read finished runs; write the JSON files; print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="directory of the JSON files")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="directory of the runs")
-    parser.add_argument("--chain", action="store_true", help="begin with a denser point's run")
+    parser.add_argument("--chain", action="store_true", help="start from the run of a denser point")
     parser.add_argument("--record", type=Path, nargs="+", default=[], help="finished runs to write")
-    parser.add_argument("--points", default="", help="comma list of connectivities; all")
+    parser.add_argument("--points", default="", help="comma list of connectivities (all)")
     parser.add_argument("--peer", action="store_true", help="time SpikingJelly for the ratio")
     arguments, flags = parser.parse_known_args()
-    wanted = {float(word) for word in arguments.points.split(",") if word}
+    selected = {float(word) for word in arguments.points.split(",") if word}
     found = {}
-    for run in arguments.record or points(arguments.runs, arguments.chain, wanted, flags):
+    for run in arguments.record or points(arguments.runs, arguments.chain, selected, flags):
         row = record(run)
         arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / f"{run.name}.json").write_text(json.dumps(row, indent=1) + "\n")
+        with atomic_write(arguments.out / f"{run.name}.json") as file:
+            file.write(json.dumps(row, indent=1).encode() + b"\n")
         found[run.name] = row, RunDir.open(run).config()
     table(found, peer_rate() if arguments.peer else None)
 
@@ -153,5 +155,5 @@ if __name__ == "__main__":
         main()
     except SpikewireError as error:
         raise SystemExit(f"time_to_accuracy: {error}") from None
-    except subprocess.CalledProcessError as error:  # spikewire train has told why
+    except subprocess.CalledProcessError as error:  # spikewire train has printed why
         raise SystemExit(error.returncode) from None

@@ -1,8 +1,7 @@
 """Time one training step (forward, backward, Adam): ours, SpikingJelly's, and ours with Grad R.
 
-SpikingJelly runs in multi-step mode and gets the same weights and the same favour: what comes
-before the first neuron is computed once. The contestants take turns; each figure is a median.
-Run it on an idle machine.
+SpikingJelly runs in multi-step mode with the same weights, and its layers before the first neuron
+are also computed once. The networks take turns; each figure is a median. Run it on an idle machine.
 
     python benchmarks/train_step.py --threads 2 --repeats 30
 """
@@ -19,51 +18,20 @@ from importlib.metadata import version
 import torch
 from rich.console import Console
 from rich.table import Table
-from spikingjelly.activation_based import functional, layer, neuron, surrogate
+from spikingjelly.activation_based import functional
+from spikingjelly_peer import Peer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spikewire.methods.gradr import GradR
-from spikewire.nn.models import Spiking, build, conv, linear, scale_to_fire_
-from spikewire.nn.neurons import LIF, Neuron
+from spikewire.methods import GradR
+from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.layers import Spiking, conv, linear
+from spikewire.nn.models import build
+from spikewire.nn.neurons import LIF
 
 TIME_STEPS = 8
 Step = Callable[[], None]
-
-
-class Peer(nn.Module):
-    """The same layers as SpikingJelly runs them: shared stateless layers, its own neurons."""
-
-    def __init__(self, model: Spiking) -> None:
-        super().__init__()
-        layers = [self.translate(x) for x in copy.deepcopy(model)]
-        first = next(i for i, x in enumerate(layers) if isinstance(x, neuron.LIFNode))
-        self.static = nn.Sequential(*layers[:first])
-        self.timed = nn.Sequential(
-            *(
-                x if isinstance(x, neuron.LIFNode) else layer.SeqToANNContainer(x)
-                for x in layers[first:]
-            )
-        )
-
-    @staticmethod
-    def translate(x: nn.Module) -> nn.Module:
-        """Return SpikingJelly's neuron for ours, and any other layer as it is."""
-        if not isinstance(x, Neuron):
-            return x
-        return neuron.LIFNode(
-            tau=x.tau,
-            v_threshold=x.threshold,
-            surrogate_function=surrogate.ATan(alpha=2.0),
-            detach_reset=True,
-            step_mode="m",
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return spikes ``[time, batch, classes]``."""
-        functional.reset_net(self)
-        current = self.static(images)
-        return self.timed(current.expand(TIME_STEPS, *current.shape))
+Forward = Callable[[Tensor], Tensor]
 
 
 def mnist() -> tuple[str, Spiking, Tensor]:
@@ -87,15 +55,17 @@ def small_conv() -> tuple[str, Spiking, Tensor]:
     return what, Spiking(layers), torch.rand(16, 3, 32, 32)
 
 
-def trainer(model: nn.Module, images: Tensor, target: Tensor, pruned: bool = False) -> Step:
+def trainer(
+    model: nn.Module, forward: Forward, images: Tensor, target: Tensor, method: GradR | None = None
+) -> Step:
     """Return the function that does one whole training step."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    if pruned:
-        GradR(alpha=1e-3).attach(model, optimizer, total_steps=1_000_000)
+    if method:
+        method.attach(model, optimizer, total_steps=1_000_000)
 
     def step() -> None:
         optimizer.zero_grad()
-        F.mse_loss(model(images).mean(0), target).backward()
+        F.mse_loss(forward(images).mean(0), target).backward()
         optimizer.step()
 
     return step
@@ -109,11 +79,11 @@ def milliseconds(step: Step) -> float:
 
 
 def race(steps: list[Step], repeats: int) -> list[list[float]]:
-    """Time the steps in turn after three warm-up rounds; the order rotates, as place matters."""
+    """Time the steps in turn after three warm-up rounds; the order rotates, as it matters."""
     times: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 3):
-        for place in range(len(steps)):
-            i = (place + turn) % len(steps)
+        for position in range(len(steps)):
+            i = (position + turn) % len(steps)
             times[i].append(milliseconds(steps[i]))
     return [each[3:] for each in times]
 
@@ -130,19 +100,26 @@ def compare(model: Spiking, images: Tensor, repeats: int) -> list[list[float]]:
     model.time_steps = TIME_STEPS
     scale_to_fire_(model, images)
     target = F.one_hot(torch.arange(len(images)) % 10, 10).float()
-    peer, pruned = Peer(model), copy.deepcopy(model)
+    peer, pruned = Peer(model, "m"), copy.deepcopy(model)
+
+    def run_peer(images: Tensor) -> Tensor:
+        functional.reset_net(peer)
+        return peer(images)
+
     with torch.no_grad():
-        if not torch.allclose(model(images), peer(images)):
+        if not torch.allclose(model(images), run_peer(images)):
             sys.exit("the two networks do not compute the same spikes")
-    contestants = [(model, False), (peer, False), (pruned, True)]
-    return race(
-        [trainer(net, images, target, spikewire) for net, spikewire in contestants], repeats
-    )
+    steps = [
+        trainer(model, model, images, target),
+        trainer(peer, run_peer, images, target),
+        trainer(pruned, pruned, images, target, GradR(alpha=1e-3)),
+    ]
+    return race(steps, repeats)
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=30)
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """Prune a recurrent Norse network with Grad R: three lines around an unchanged loop.
 
-pip install spikewire norse; python examples/norse_digits.py
+Run: pip install . norse; python examples/norse_digits.py
 """
 
 import norse.torch as norse
@@ -28,17 +28,17 @@ class Network(nn.Module):
         state, inner, rate = None, None, torch.zeros(())
         for _ in range(TIME_STEPS):
             spikes, state = self.cell(current, state)
-            echo, inner = self.recurrent(spikes, inner)
-            rate = rate + torch.cat([spikes, echo], dim=1) / TIME_STEPS
+            recurrent_spikes, inner = self.recurrent(spikes, inner)
+            rate = rate + torch.cat([spikes, recurrent_spikes], dim=1) / TIME_STEPS
         return self.readout(rate)
 
 
 def train() -> None:
-    """Run an ordinary loop; it knows nothing of spikewire."""
+    """Run an ordinary training loop, which does not mention spikewire."""
     net.train()
     for _ in range(EPOCHS):
-        for pick in torch.randperm(len(images)).split(BATCH):
-            loss = nn.functional.cross_entropy(net(images[pick]), labels[pick])
+        for chosen in torch.randperm(len(images)).split(BATCH):
+            loss = nn.functional.cross_entropy(net(images[chosen]), labels[chosen])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -46,26 +46,26 @@ def train() -> None:
 
 @torch.no_grad()
 def accuracy() -> float:
-    """Return the share of test images the network names rightly."""
+    """Return the fraction of test images that are classified correctly."""
     return (net.eval()(data.test_images / 255).argmax(1) == data.test_labels).float().mean().item()
 
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # tensors this small gain nothing from more
+torch.set_num_threads(1)  # more threads do not help with tensors this small
 data = load("digits")
 images, labels = data.train_images / 255, data.train_labels
 net = Network()
 optimizer = torch.optim.Adam(net.parameters(), lr=2e-2)
 train()
 print(f"dense:  accuracy {accuracy():.1%}, connectivity 100.0%")
-# A recurrent cell holds raw matrices; unless named they are left alone, see method.skipped.
+# The raw matrices of a recurrent cell are pruned only if named; see pruner.skipped.
 targets = ["encoder", "readout", "recurrent.input_weights", "recurrent.recurrent_weights"]
 steps = EPOCHS * -(-len(images) // BATCH)
-method = spikewire.GradR(connectivity=0.2).attach(
+pruner = spikewire.GradR(connectivity=0.2).attach(
     net, optimizer, total_steps=steps, targets=targets
 )
 train()
-method.finish()  # exact zeros in place, no hook left, a plain network
-print(f"pruned: accuracy {accuracy():.1%}, connectivity {method.connectivity():.1%}")
-for row in method.summary():
+pruner.finish()  # exact zeros in place, no hooks left, a plain network
+print(f"pruned: accuracy {accuracy():.1%}, connectivity {pruner.connectivity():.1%}")
+for row in pruner.summary():
     print(f"  {row['name']}: {row['present']} of {row['total']} synapses")

@@ -1,6 +1,6 @@
 """Prune a snnTorch network with Deep R to exactly 10 %: three lines around an unchanged loop.
 
-pip install spikewire snntorch; python examples/snntorch_digits.py
+Run: pip install . snntorch; python examples/snntorch_digits.py
 """
 
 import snntorch
@@ -34,11 +34,11 @@ class Network(nn.Module):
 
 
 def train() -> None:
-    """Run an ordinary loop; it knows nothing of spikewire."""
+    """Run an ordinary training loop, which does not mention spikewire."""
     net.train()
     for _ in range(EPOCHS):
-        for pick in torch.randperm(len(images)).split(BATCH):
-            loss = nn.functional.cross_entropy(net(images[pick]), labels[pick])
+        for chosen in torch.randperm(len(images)).split(BATCH):
+            loss = nn.functional.cross_entropy(net(images[chosen]), labels[chosen])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -46,12 +46,12 @@ def train() -> None:
 
 @torch.no_grad()
 def accuracy() -> float:
-    """Return the share of test images the network names rightly."""
+    """Return the fraction of test images that are classified correctly."""
     return (net.eval()(data.test_images / 255).argmax(1) == data.test_labels).float().mean().item()
 
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # tensors this small gain nothing from more
+torch.set_num_threads(1)  # more threads do not help with tensors this small
 data = load("digits")
 images, labels = data.train_images / 255, data.train_labels
 net = Network()
@@ -60,9 +60,9 @@ train()
 print(f"dense:  accuracy {accuracy():.1%}, connectivity 100.0%")
 
 steps = EPOCHS * -(-len(images) // BATCH)
-method = spikewire.DeepR(connectivity=0.1).attach(net, optimizer, total_steps=steps)
+pruner = spikewire.DeepR(connectivity=0.1).attach(net, optimizer, total_steps=steps)
 train()
-method.finish()  # exact zeros in place, no hook left, a plain network
-print(f"pruned: accuracy {accuracy():.1%}, connectivity {method.connectivity():.1%}")
-for row in method.summary():
+pruner.finish()  # exact zeros in place, no hooks left, a plain network
+print(f"pruned: accuracy {accuracy():.1%}, connectivity {pruner.connectivity():.1%}")
+for row in pruner.summary():
     print(f"  {row['name']}: {row['present']} of {row['total']} synapses")

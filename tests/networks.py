@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from spikewire.nn.models import Spiking, build, scale_to_fire_
+from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.layers import Spiking
+from spikewire.nn.models import build
 from spikewire.nn.neurons import IF, LIF, Neuron
 
 TIME_STEPS = 5

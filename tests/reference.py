@@ -258,10 +258,10 @@ def top_k_mask(scores: Sequence[float], count: int) -> list[bool]:
 
 
 def compete(
-    scores: Sequence[Sequence[float]], share: float, floor: float = 0.1
+    scores: Sequence[Sequence[float]], fraction: float, floor: float = 0.1
 ) -> list[list[bool]]:
-    """The `share` highest of all; each layer first takes `floor` of its even share."""
-    even = [share * len(layer) for layer in scores]
+    """The `fraction` highest of all; each layer first takes `floor` of its even fraction."""
+    even = [fraction * len(layer) for layer in scores]
     first = [ranked(s)[: max(1, int(floor * e))] for s, e in zip(scores, even, strict=True)]
     chosen = {(i, k) for i, places in enumerate(first) for k in places}
     others = [(i, k) for i, layer in enumerate(scores) for k in range(len(layer))]
@@ -271,9 +271,9 @@ def compete(
     return [[(i, k) in chosen for k in range(len(layer))] for i, layer in enumerate(scores)]
 
 
-def path(done: float, share: float, begin: float = 1.0) -> float:
-    """The share left on the way from `begin` to `share`."""
-    return share + (begin - share) * (1 - min(max(done, 0.0), 1.0)) ** 3
+def path(done: float, fraction: float, begin: float = 1.0) -> float:
+    """The fraction left on the way from `begin` to `fraction`."""
+    return fraction + (begin - fraction) * (1 - min(max(done, 0.0), 1.0)) ** 3
 
 
 class Twin:
@@ -337,15 +337,15 @@ def agrees(task: Task, masks: dict[str, Tensor], twin: Twin, atol: float = 1e-12
     return close(task.flat(), flat, atol) and wiring == twin.masks
 
 
-def drop_and_grow(twin: Twin, promise: Sequence[Sequence[float]], share: float) -> int:
-    """Replace `share` of each layer's weakest by the most promising; return how many are new.
+def drop_and_grow(twin: Twin, promise: Sequence[Sequence[float]], fraction: float) -> int:
+    """Replace `fraction` of each layer's weakest by the most promising; return how many are new.
 
     New ones start at weight 0 with first moment 0 and the median second moment of the others.
     """
     weights, masks, born = twin.read(), [], 0
     for i, mask in enumerate(twin.masks):
         present = sum(mask)
-        moves = min(round(share * present), len(mask) - present)
+        moves = min(round(fraction * present), len(mask) - present)
         kept = top_k_mask(twin.sizes()[i], present - moves)
         hopes = [-1.0 if here else p for p, here in zip(promise[i], kept, strict=True)]
         grown = top_k_mask(hopes, moves)

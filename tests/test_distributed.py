@@ -1,4 +1,4 @@
-"""Data parallel training. torchrun starts this very file as well: see `work`."""
+"""Data parallel training. torchrun also runs this file as a script: see `work`."""
 
 import json
 import os
@@ -20,27 +20,28 @@ from spikewire import data as datasets
 from spikewire.cli.train import plan
 from spikewire.config import Config, flag, method_fields, resolve
 from spikewire.data import Batches
-from spikewire.distributed import Ranks, RanksDiffer, fingerprint, joined
+from spikewire.distributed import Ranks, RanksDiffer, fingerprint, process_group
 from spikewire.methods import METHODS
-from spikewire.nn.fusion import groups
-from spikewire.nn.models import Spiking, conv, linear
+from spikewire.nn.fusion import find_groups
+from spikewire.nn.layers import Spiking, conv, linear
 from spikewire.nn.neurons import LIF
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import build_optimizer, training_batches
 from spikewire.train.build import test_batches as eval_batches
 from spikewire.train.evaluate import evaluate
 from spikewire.train.loop import fit, train_epoch
-from spikewire.train.step import Training, prepare
+from spikewire.train.signals import Received
+from spikewire.train.step import Position, Training, prepare
 
 PLAIN = {"optimizer": "sgd", "lr": 0.02, "schedule": "constant", "batch_size": 48, "epochs": 10}
 LONG = {"method": "deepr", "epochs": "16", "dropout": "0.2", "checkpoint_every": "2"}
 TRAIN = ("-m", "spikewire", "train")
-pytestmark = pytest.mark.xdist_group("ranks")  # they share what is slow to start
+pytestmark = pytest.mark.xdist_group("ranks")  # they share a slow fixture
 TRAIN_LONG = (*TRAIN, *(word for key, value in LONG.items() for word in (flag(key), value)))
 
 
 def small_data():
-    """Return a sixth of the digits."""
+    """Return every sixth image of the digits."""
     whole = datasets.load("digits")
     parts = {name: value[::6] for name, value in vars(whole).items() if name.startswith("t")}
     return type(whole)(**{**vars(whole), **parts})
@@ -53,12 +54,12 @@ def tiny(method="gradr", **changes):
 
 
 def plain(method):
-    """Return 50 steps without dropout and BatchNorm."""
+    """Return settings of 50 steps without dropout and BatchNorm."""
     return tiny(method, options={"alpha": 0.01} if method == "gradr" else {}, **PLAIN)
 
 
 def convolutional(ranks):
-    """Return the training of a network with BatchNorm and with weights that lie channels last."""
+    """Return the training of a network with BatchNorm and channels-last weights."""
     torch.manual_seed(0)
     config, data, cpu = tiny("dense", **PLAIN, init="default"), small_data(), torch.device("cpu")
     layers = {"conv1": conv(1, 4, 3, 1), "bn1": nn.BatchNorm2d(4), "lif1": LIF()}
@@ -78,21 +79,21 @@ def convolutional(ranks):
 
 
 def run(training, epochs):
-    """Train without a run directory; return what `agree` looks at, and the losses."""
+    """Train without a run directory; return the tensors that ranks compare, and the losses."""
     losses = []
     for epoch in range(epochs):
-        training.place.epoch, training.place.batch, training.place.loss_sum = epoch, 0, 0.0
-        train_epoch(training, lambda event: None)
-        losses.append(float(training.place.loss_sum))
-    return {name: value.clone() for name, value in training.same().items()}, losses
+        training.position = Position(epoch=epoch)
+        train_epoch(training, lambda event: None, Received())
+        losses.append(float(training.position.loss_sum))
+    return {name: value.clone() for name, value in training.shared_tensors().items()}, losses
 
 
 # ---------------------------------------------------------------------- on every rank
 
 
 def work(out):
-    """Do all that needs several ranks, and leave what each has found."""
-    with joined() as ranks:
+    """Do all that needs several ranks, and save the results of each."""
+    with process_group() as ranks:
         torch.set_num_threads(1)
         found = {}
         for method in METHODS:
@@ -108,31 +109,31 @@ def work(out):
         pair = training.model, training.test, training.loss
         found["tests"] = evaluate(*pair, ranks), evaluate(*pair)
         fit(resolve(flags=LONG), out / "whole")
-        found["disagreement"] = disagreements(prepare(tiny("rigl"), small_data(), ranks=ranks))
+        found["differences"] = differences(prepare(tiny("rigl"), small_data(), ranks=ranks))
     torch.save(found, out / f"{ranks.rank}.pt")
 
 
-def disagreements(training):
-    """Return what is said when the last rank moves a synapse, and when it changes a weight."""
-    mask = training.method._layers[0].state["mask"].view(-1)
+def differences(training):
+    """Return the messages when the last rank moves a synapse, and when it changes a weight."""
+    mask = training.pruner.layers[0].state["mask"].view(-1)
     present, absent = mask.nonzero()[0], mask.logical_not().nonzero()[0]
-    changed = training.ranks.rank == training.ranks.world - 1
-    said = []
-    training.agree()
+    changed = training.ranks.rank == training.ranks.world_size - 1
+    messages = []
+    training.require_equal_ranks()
     for values in (mask, training.model.fc2.weight.detach().view(-1)):
         if changed:
             values[present], values[absent] = values[absent].clone(), values[present].clone()
         with pytest.raises(RanksDiffer) as caught:
-            training.agree()
-        said.append(str(caught.value))
-    return said
+            training.require_equal_ranks()
+        messages.append(str(caught.value))
+    return messages
 
 
-# ---------------------------------------------------------------------- from outside
+# ---------------------------------------------------------------------- the results
 
 
 def torchrun(*words, ranks=2, restarts=0):
-    """Return the command."""
+    """Return the command that starts the ranks."""
     options = f"--standalone --nproc-per-node {ranks} --max-restarts {restarts}"
     return [sys.executable, "-m", "torch.distributed.run", *options.split(), *map(str, words)]
 
@@ -155,7 +156,7 @@ def test_all_ranks_hold_the_same_bits(found, method):
         assert all(torch.equal(value, first[name]) for name, value in tensors.items())
 
 
-def test_dropout_differs_from_rank_to_rank(found):
+def test_dropout_differs_between_ranks(found):
     assert len({tuple(rank["dropout"].tolist()) for rank in found}) == len(found)
 
 
@@ -174,7 +175,7 @@ def test_several_ranks_train_like_one(found, method):
     assert difference(weights, alone) < 1e-5
 
 
-def test_batchnorm_uses_the_statistics_of_each_part(found):
+def test_batchnorm_uses_the_statistics_of_each_rank(found):
     training = convolutional(Ranks())
     model, parts = training.model, [Ranks(rank, len(found)) for rank in range(len(found))]
     statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -184,12 +185,12 @@ def test_batchnorm_uses_the_statistics_of_each_part(found):
             means = [torch.zeros_like(buffer) for buffer in statistics]
             training.optimizer.zero_grad()
             for rank in parts:
-                part, share = rank.part(len(labels)), rank.share(len(labels))
+                part, fraction = rank.part(len(labels)), rank.fraction(len(labels))
                 for buffer, value in zip(statistics, before, strict=True):
                     buffer.copy_(value)
-                (training.loss(model(images[part]), labels[part]) * share).backward()
+                (training.loss(model(images[part]), labels[part]) * fraction).backward()
                 for mean, buffer in zip(means, statistics, strict=True):
-                    mean.add_(buffer, alpha=share)
+                    mean.add_(buffer, alpha=fraction)
             for buffer, mean in zip(statistics, means, strict=True):
                 buffer.copy_(mean)
             training.optimizer.step()
@@ -199,7 +200,7 @@ def test_batchnorm_uses_the_statistics_of_each_part(found):
     assert losses[-1] < losses[0] / 2
 
 
-def test_each_rank_tests_its_part(found):
+def test_each_rank_evaluates_its_part(found):
     for (accuracy, loss), (whole_accuracy, whole_loss) in (rank["tests"] for rank in found):
         assert accuracy == whole_accuracy > 0.2
         assert loss == pytest.approx(whole_loss, rel=1e-6)
@@ -207,7 +208,7 @@ def test_each_rank_tests_its_part(found):
 
 def test_a_rank_that_differs_stops_all(found):
     for rank in found:
-        moved, changed = rank["disagreement"]
+        moved, changed = rank["differences"]
         assert "the ranks differ at step 0 in fc1.weight (mask); the last checkpoint" in moved
         assert "in fc2.weight, fc1.weight (mask)" in changed
 
@@ -216,10 +217,10 @@ def test_a_rank_that_differs_stops_all(found):
 
 
 @given(st.integers(1, 200), st.integers(1, 9))
-def test_parts_are_all_of_it_once(size, world):
+def test_each_item_belongs_to_one_rank(size, world):
     parts = [Ranks(rank, world).part(size) for rank in range(world)]
     assert [i for part in parts for i in range(size)[part]] == list(range(size))
-    assert sum(Ranks(rank, world).share(size) for rank in range(world)) == pytest.approx(1)
+    assert sum(Ranks(rank, world).fraction(size) for rank in range(world)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -242,7 +243,7 @@ def test_any_number_of_ranks_sees_the_same_samples(world, drop_last):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_a_fingerprint_tells_values_and_places(dtype):
+def test_a_fingerprint_depends_on_values_and_positions(dtype):
     values = torch.arange(64).remainder(3).to(dtype)
     flipped = values.clone()
     flipped[5] = values[5] == 0
@@ -253,19 +254,19 @@ def test_a_fingerprint_tells_values_and_places(dtype):
     assert fingerprint(zeros) != fingerprint(-zeros)
 
 
-def test_shared_statistics_are_for_gpus_and_never_fused():
+def test_synchronized_batchnorm_needs_gpus_and_is_never_fused():
     refused(lambda: prepare(tiny(sync_batchnorm=True), small_data()), "sync_batchnorm: True")
     model = convolutional(Ranks()).model
-    assert any(len(group) > 1 for group in groups(model))
+    assert any(len(group) > 1 for group in find_groups(model))
     nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    assert all(len(group) == 1 for group in groups(model))
+    assert all(len(group) == 1 for group in find_groups(model))
 
 
-def test_another_number_of_ranks_cannot_go_on():
+def test_another_number_of_ranks_cannot_resume():
     training = prepare(tiny(), small_data())
     state = training.state_dict()
     state["other_rngs"] = [state["rng"]]
-    refused(lambda: training.load_state_dict(state), "1 cannot go on with what 2 have saved")
+    refused(lambda: training.load_state_dict(state), "1 cannot resume what 2 have saved")
 
 
 # ---------------------------------------------------------------------- the command
@@ -287,7 +288,7 @@ def kill_second_rank(process):
 
 @pytest.fixture
 def started():
-    """Start torchrun, and leave nothing behind."""
+    """Start torchrun, and terminate it at the end of the test."""
     with ExitStack() as stack:
 
         def start(*words, **options):
@@ -300,31 +301,39 @@ def started():
         yield start
 
 
-def said(process, patience=120):
-    """Return our own lines; torchrun has a report of its own."""
-    _, errors = process.communicate(timeout=patience)
+def messages(process, timeout=120):
+    """Return the lines of spikewire on stderr; torchrun adds its own."""
+    _, errors = process.communicate(timeout=timeout)
     return [line for line in errors.splitlines() if line.startswith("spikewire: ")]
 
 
 def test_a_run_survives_a_dead_rank_and_a_signal(found, started):
-    world, whole, cut = len(found), found[0]["out"] / "whole", found[0]["out"] / "cut"
-    process = started(*TRAIN_LONG, "--out", cut, ranks=world, restarts=1)
-    wait_for_lines(cut, 3)
+    world_size, out = len(found), found[0]["out"]
+    whole, stopped = out / "whole", out / "stopped"
+    process = started(*TRAIN_LONG, "--out", stopped, ranks=world_size, restarts=1)
+    wait_for_lines(stopped, 3)
     kill_second_rank(process)
-    wait_for_lines(cut, 8)
+    wait_for_lines(stopped, 8)
     process.terminate()
-    lines = said(process)
-    assert lines[-1] == f"spikewire: stopped; go on with {world} ranks: torchrun ... --resume {cut}"
-    assert len(lines) <= 2  # one may have said that it lost the other
+    lines = messages(process)
+    assert (
+        lines[-1]
+        == f"spikewire: stopped; resume with {world_size} ranks: torchrun ... --resume {stopped}"
+    )
+    assert len(lines) <= 2  # one may report that it lost the other
     assert process.returncode != 0
-    process = started(*TRAIN, "--resume", cut, ranks=world)
-    assert said(process) == []
+    process = started(*TRAIN, "--resume", stopped, ranks=world_size)
+    assert messages(process) == []
     assert process.returncode == 0
-    assert {path.name for path in cut.parent.iterdir() if path.is_dir()} == {"whole", "cut"}
-    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    figures = [[(row["epoch"], row["loss"]) for row in RunDir(x).history()] for x in (whole, cut)]
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"whole", "stopped"}
+    assert (stopped / "model.safetensors").read_bytes() == (
+        whole / "model.safetensors"
+    ).read_bytes()
+    figures = [
+        [(row["epoch"], row["loss"]) for row in RunDir(x).history()] for x in (whole, stopped)
+    ]
     assert figures[0] == figures[1]
-    assert json.loads((cut / "env.json").read_text())["ranks"] == world
+    assert json.loads((stopped / "env.json").read_text())["ranks"] == world_size
 
 
 def test_a_run_that_may_restart_needs_a_name(monkeypatch):
@@ -333,9 +342,9 @@ def test_a_run_that_may_restart_needs_a_name(monkeypatch):
     assert plan({"out": "runs/x"})[1:] == ("runs/x", False)
 
 
-def test_a_mistake_is_told_once(tmp_path, started):
+def test_a_mistake_is_reported_once(tmp_path, started):
     process = started(*TRAIN, "--out", tmp_path / "run", "--batch-size", 1)
-    (line,) = said(process)
+    (line,) = messages(process)
     assert line.endswith("batch_size: 1 is not allowed; it must be at least the number of ranks, 2")
     assert process.returncode != 0
     assert not (tmp_path / "run").exists()
@@ -346,7 +355,7 @@ def test_a_dead_rank_ends_the_others(tmp_path, started):
     process = started(*TRAIN_LONG, "--out", tmp_path / "run")
     wait_for_lines(tmp_path / "run", 2)
     kill_second_rank(process)
-    assert len(said(process, patience=60)) <= 1
+    assert len(messages(process, timeout=60)) <= 1
     assert process.returncode != 0
 
 

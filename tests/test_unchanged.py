@@ -19,6 +19,7 @@ from spikewire import METHODS
 from spikewire import data as datasets
 from spikewire.config import resolve
 from spikewire.nn import models
+from spikewire.nn.layers import Dropout, conv, linear
 from spikewire.train.loop import fit
 
 FILE = Path(__file__).with_name("golden.json")
@@ -53,38 +54,38 @@ def narrow(neuron, dropout):
     """The paper's CIFAR-10 network with 16 channels instead of 256."""
     layers = {}
     for i in range(1, 7):
-        layers[f"conv{i}"] = models.conv(3 if i == 1 else NARROW, NARROW, 3, padding=1)
+        layers[f"conv{i}"] = conv(3 if i == 1 else NARROW, NARROW, 3, padding=1)
         layers[f"bn{i}"] = nn.BatchNorm2d(NARROW)
         layers[f"lif{i}"] = neuron()
         if i % 3 == 0:
             layers[f"pool{i // 3}"] = nn.MaxPool2d(2)
     return layers | {
         "flatten": nn.Flatten(),
-        "drop1": models.Dropout(dropout),
-        "fc1": models.linear(NARROW * 64, 128),
+        "drop1": Dropout(dropout),
+        "fc1": linear(NARROW * 64, 128),
         "lif7": neuron(),
-        "fc2": models.linear(128, 100),
+        "fc2": linear(128, 100),
         "lif8": neuron(),
         "vote": nn.AvgPool1d(10),
     }
 
 
-def digits(method):
+def digits_run(method):
     return trained({"dataset": "digits", "method": method, "epochs": "3"})
 
 
-def mnist(method):
+def mnist_run(method, data):
     flags = {"dataset": "mnist", "method": method, "epochs": "1", "connectivity": "0.05"}
-    return trained(flags, first(datasets.load("mnist"), 2000, 500))
+    return trained(flags, first(data, 2000, 500))
 
 
-def cifar10(method):
+def cifar10_run(method, data):
     flags = {"dataset": "cifar10", "method": method, "epochs": "1", "connectivity": "0.05"}
     flags |= {"batch_size": "64", "time_steps": "4", "precision": "fp32"}
     before = models.MODELS["cifar10-conv"]
     models.MODELS["cifar10-conv"] = models.Model(narrow, (3, 32, 32), dropout=0.5)
     try:
-        return trained(flags, first(datasets.load("cifar10"), 512, 128))
+        return trained(flags, first(data, 512, 128))
     finally:
         models.MODELS["cifar10-conv"] = before
 
@@ -96,25 +97,27 @@ def trained(flags, data=None):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_ends_with_the_same_bits_on_digits(method):
-    assert digits(method) == GOLDEN["digits"][method]
+    assert digits_run(method) == GOLDEN["digits"][method]
 
 
 @pytest.mark.parametrize("method", GOLDEN["mnist"])
-def test_the_mnist_network_ends_with_the_same_bits(method):
-    assert mnist(method) == GOLDEN["mnist"][method]
+def test_the_mnist_network_ends_with_the_same_bits(method, mnist):
+    assert mnist_run(method, mnist) == GOLDEN["mnist"][method]
 
 
 @pytest.mark.parametrize("method", GOLDEN["cifar10"])
-def test_a_narrow_convolutional_network_ends_with_the_same_bits(method):
-    assert cifar10(method) == GOLDEN["cifar10"][method]
+def test_a_narrow_convolutional_network_ends_with_the_same_bits(method, cifar10):
+    assert cifar10_run(method, cifar10) == GOLDEN["cifar10"][method]
 
 
 if __name__ == "__main__":
     found = {
         "torch": VERSION,
-        "digits": {method: digits(method) for method in METHODS},
-        "mnist": {method: mnist(method) for method in GOLDEN["mnist"]},
-        "cifar10": {method: cifar10(method) for method in GOLDEN["cifar10"]},
+        "digits": {method: digits_run(method) for method in METHODS},
+        "mnist": {method: mnist_run(method, datasets.load("mnist")) for method in GOLDEN["mnist"]},
+        "cifar10": {
+            method: cifar10_run(method, datasets.load("cifar10")) for method in GOLDEN["cifar10"]
+        },
     }
     FILE.write_text(json.dumps(found, indent=1) + "\n")
     sys.exit(found != GOLDEN)

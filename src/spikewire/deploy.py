@@ -1,45 +1,49 @@
-"""A finished run as a file for other places, and what the rounding of its weights costs."""
+"""Export of a finished run to a file, and its accuracy before and after."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 
-import numpy as np
 import torch
 
-import spikewire
+from spikewire import __version__
 from spikewire.config import Config
 from spikewire.data import Dataset
-from spikewire.errors import check, unknown
+from spikewire.errors import check, check_word
 from spikewire.formats import coo, nir, packed
-from spikewire.formats.network import Network, describe
-from spikewire.nn.models import Spiking
+from spikewire.formats.network import Network
+from spikewire.formats.trace import trace_model
+from spikewire.nn.layers import Spiking
 from spikewire.runs.rundir import RunDir
 from spikewire.runtime.model import Runtime
 from spikewire.train.build import load_data
-from spikewire.train.trained import trained
+from spikewire.train.pretrained import load_trained
 
 FORMATS = {"packed": "model.packed.safetensors", "nir": "model.nir", "coo": "connections"}
+BATCH = 100  # images at once
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written; accuracies are of `checked` test images, before and after."""
+    """The result of `export`.
+
+    Attributes:
+        path: The file or folder that was written.
+        size: Its size in bytes.
+        dense_size: Size in bytes of all parameters of the trained model as fp32.
+        connectivity: Fraction of weights that are not zero.
+        checked_images: Number of test images on which the accuracies were measured.
+        accuracy_before: Accuracy of the trained model; nan if no image was checked.
+        accuracy_after: Accuracy of the exported network; nan if no image was checked.
+    """
 
     path: Path
     size: int
     dense_size: int
     connectivity: float
-    checked: int
-    before: float
-    after: float
-
-
-def open_run(run: str | Path, data_dir: str | None = None) -> tuple[Spiking, Config, Dataset]:
-    """Return the trained network of a run, its settings and its data."""
-    config = RunDir.open(run).config({"data_dir": data_dir} if data_dir else None)
-    data = load_data(config)
-    model, _ = trained(run, config, data, torch.device("cpu"))
-    return model, config, data
+    checked_images: int
+    accuracy_before: float
+    accuracy_after: float
 
 
 def export(
@@ -50,62 +54,90 @@ def export(
     values: str = "fp16",
     check_images: int = 256,
     pooling: str = "conv",
-    licence: str = "",
     data_dir: str | None = None,
 ) -> Exported:
-    """Write the network of a run; `check_images` test images show what the rounding costs."""
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
-    model, config, data = open_run(run, data_dir)
-    about = {
-        "spikewire": spikewire.__version__,
-        "torch": str(torch.__version__),
-        "licence": licence,
-    }
-    about |= {"model": config.model, "dataset": config.dataset, "method": config.method}
-    names = {"classes": data.classes, "mean": data.mean, "std": data.std, "about": about}
-    network = describe(model, **names)
+    """Write the network of a finished run to a file, and compare its accuracy before and after.
+
+    The exported network is measured on the CPU runtime, with weights rounded as in the file.
+
+    Args:
+        run: Run directory.
+        format: ``"packed"`` (one safetensors file, which `spikewire.load` reads), ``"nir"`` (a NIR
+            file) or ``"coo"`` (a folder of connection lists).
+        out: Path to write to; None for the usual name in the run directory, see `FORMATS`.
+        values: Type of the weights of a packed file: ``"fp32"``, ``"fp16"`` or ``"int8"``.
+        check_images: Number of test images to compare on; 0 for no comparison.
+        pooling: How a NIR file writes pooling: ``"conv"``, ``"avg"`` or ``"sum"``.
+        data_dir: Directory of the data sets; None for that of the run.
+
+    Returns:
+        Path and size of the file, connectivity, and both accuracies.
+
+    Raises:
+        SpikewireError: If an argument is unknown, the run is not finished, the format cannot
+            express the network, or the file cannot be written.
+
+    Example:
+        >>> exported = export("runs/mnist-1", values="int8")
+        >>> exported.accuracy_after - exported.accuracy_before
+        -0.0004
+    """
+    check_word("format", format, FORMATS)
+    check(check_images >= 0, "check_images", check_images, "at least 0")
+    model, config, data = _open_run(run, data_dir)
+    about = _describe_run(config)
+    network = trace_model(model, classes=data.classes, mean=data.mean, std=data.std, about=about)
     path = Path(out) if out else Path(run) / FORMATS[format]
-    final, size = network, 0
-    if format == "packed":
-        final = packed.quantised(network, values)
-    else:  # these may refuse the network, and say nothing of its accuracy
-        size = write(network, path, format, values, pooling)
     count = min(check_images, len(data.test_labels))
-    before, after = accuracies(model, final, data, count) if count else (np.nan, np.nan)
-    if format == "packed":
+    if format == "packed":  # written last: it stores the accuracies
+        before, after = _compare(model, packed.quantise(network, values), data, count)
         measured = {"accuracy": after, "accuracy_before": before, "accuracy_images": count}
-        about |= measured if count else {}
-        size = write(network, path, format, values, pooling)
+        network = replace(network, about={**about, **measured} if count else about)
+        size = packed.write(network, path, values)
+    else:  # written first: these formats may refuse the network
+        size = _write(network, path, format, pooling)
+        before, after = _compare(model, network, data, count)
     dense = sum(4 * parameter.numel() for parameter in model.parameters())
-    return Exported(path, size, dense, connectivity(network), count, before, after)
+    return Exported(path, size, dense, network.connectivity, count, before, after)
 
 
-def write(network: Network, path: Path, format: str, values: str, pooling: str) -> int:
-    """Write in one of the formats; return the bytes on the disk."""
-    if format == "packed":
-        return packed.write(network, path, values)
+def _open_run(run: str | Path, data_dir: str | None) -> tuple[Spiking, Config, Dataset]:
+    """Return the trained network of a run, its settings and its data."""
+    config = RunDir.open(run).config({"data_dir": data_dir} if data_dir else None)
+    data = load_data(config)
+    model, _ = load_trained(run, config, data, torch.device("cpu"))
+    return model, config, data
+
+
+def _describe_run(config: Config) -> dict[str, object]:
+    """Return what a packed file stores about the run."""
+    versions = {"spikewire": __version__, "torch": str(torch.__version__)}
+    return {
+        **versions,
+        "model": config.model,
+        "dataset": config.dataset,
+        "method": config.method,
+    }
+
+
+def _write(network: Network, path: Path, format: str, pooling: str) -> int:
+    """Write a NIR file or a folder of connection lists; return its size in bytes."""
     if format == "nir":
         return nir.write(network, path, pooling)
     coo.write(network, path)
     return sum(file.stat().st_size for file in path.iterdir())
 
 
-def connectivity(network: Network) -> float:
-    """Return the share of weights that are not zero."""
-    total = sum(int(np.prod(stage.shape)) for stage in network.stages)
-    return sum(len(stage.index) for stage in network.stages) / total
-
-
 @torch.no_grad()
-def accuracies(model: Spiking, network: Network, data: Dataset, count: int) -> tuple[float, float]:
-    """Return the accuracy of the trained model and of the exported network, on the same images."""
-    check(count >= 0, "check", count, "at least 0")
+def _compare(model: Spiking, network: Network, data: Dataset, count: int) -> tuple[float, float]:
+    """Return the accuracy of the model and of the exported network on the same test images."""
+    if count == 0:
+        return nan, nan
     runtime = Runtime(network, threads=torch.get_num_threads())
-    right = np.zeros(2, int)
-    for begin in range(0, count, 100):
-        here = slice(begin, min(begin + 100, count))
-        images, labels = runtime.normalise(data.test_images[here]), data.test_labels[here]
+    correct = [0, 0]
+    for begin in range(0, count, BATCH):
+        part = slice(begin, min(begin + BATCH, count))
+        images, labels = runtime.normalise(data.test_images[part]), data.test_labels[part]
         for number, forward in enumerate((model, runtime)):
-            right[number] += int((forward(images).mean(0).argmax(1) == labels).sum())
-    return float(right[0] / count), float(right[1] / count)
+            correct[number] += int((forward(images).mean(0).argmax(1) == labels).sum())
+    return correct[0] / count, correct[1] / count

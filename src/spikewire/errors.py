@@ -1,32 +1,52 @@
-"""A user's mistake is one line that names the field, the value and what is allowed."""
+"""Exceptions whose text is one line: what was wrong, what is allowed, the nearest valid word."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
 class SpikewireError(Exception):
-    """A mistake the user can mend; its text is one line and needs no traceback."""
+    """A mistake the user can correct; its text is one line and needs no traceback."""
 
 
 class TrainingFailed(Exception):
-    """Training broke down though nothing was wrong with what was asked; its text is one line."""
+    """Training broke down although the settings were valid; its text is one line."""
 
 
-def unknown(what: str, word: object, allowed: Iterable[str]) -> SpikewireError:
-    """Return the error for a wrong word, with the nearest right one first."""
+def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
+    """Return the error for an unknown word, with the nearest valid one first.
+
+    Args:
+        field: the setting or flag the word was given for.
+        word: what was given.
+        allowed: the valid words.
+
+    Example:
+        >>> raise unknown("method", "gradar", ["gradr", "deepr"])
+        SpikewireError: method: unknown 'gradar'; did you mean 'gradr'? known: deepr, gradr
+    """
     names = sorted(allowed)
     near = get_close_matches(str(word), names, n=1, cutoff=0.5)
     hint = f" did you mean {near[0]!r}?" if near else ""
-    return SpikewireError(f"{what}: unknown {word!r};{hint} known: {', '.join(names)}")
+    return SpikewireError(f"{field}: unknown {word!r};{hint} known: {', '.join(names)}")
 
 
 def check(holds: bool, field: str, value: object, allowed: str) -> None:
-    """Raise unless `holds`: ``alpha: -1 is not allowed; it must be ...``."""
+    """Raise unless `holds`: ``field: value is not allowed; it must be ...``.
+
+    Args:
+        holds: whether the value is valid.
+        field: the setting or argument the value was given for.
+        value: what was given.
+        allowed: what would be valid, as the end of the sentence "it must be ...".
+
+    Raises:
+        SpikewireError: if `holds` is false.
+    """
     if not holds:
         raise SpikewireError(f"{field}: {value!r} is not allowed; it must be {allowed}")
 
 
 def check_word(field: str, word: object, allowed: Collection[str]) -> None:
-    """Raise unless the word is one of the allowed ones, with the nearest of them."""
+    """Raise `unknown` unless `word` is one of the allowed ones."""
     if word not in allowed:
         raise unknown(field, word, allowed)

@@ -11,7 +11,8 @@ from torch.nn import functional
 from spikewire import METHODS
 from spikewire.data.augment import AUGMENTATIONS
 from spikewire.errors import SpikewireError
-from spikewire.nn.models import build, scale_to_fire_
+from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.models import build
 
 path = Path(__file__).parents[2] / "benchmarks" / "recipes.py"
 spec = importlib.util.spec_from_file_location("recipes", path)

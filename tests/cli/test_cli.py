@@ -44,8 +44,7 @@ def refused(call, tmp_path):
 
 
 def stop_early(event):
-    if getattr(event, "step", 0) == 3:
-        raise KeyboardInterrupt
+    return getattr(event, "step", 0) == 3
 
 
 @pytest.fixture
@@ -78,9 +77,11 @@ def test_train_help_has_a_flag_for_every_field(capsys):
     out = capsys.readouterr().out
     assert all(flag in out for flag in ("--batch-size", "--alpha", "--connectivity", "--resume"))
     text = " ".join(out.split())
-    assert f"passes over the training images ({resolve().epochs})" in text  # as a plain run has it
-    assert "seed of every random choice (0)" in text
-    assert "optimizer; one of adam, adamw, sgd, rmsprop (adam)" in text
+    assert (
+        f"training images; [1, 1e9] (default {resolve().epochs})" in text
+    )  # as a plain run has it
+    assert "seed of every random choice; [0, inf) (default 0)" in text
+    assert "optimizer; one of adam, adamw, sgd, rmsprop (default adam)" in text
 
 
 def test_methods_lists_every_method_with_its_fields(call):
@@ -89,6 +90,9 @@ def test_methods_lists_every_method_with_its_fields(call):
     assert all(name in out for name in METHODS)
     assert "--sparsity" in out
     assert "0.95" in out
+    assert "[0.5, 1)" in out, "the range of a field"
+    assert "[ramp, 1]" in out, "brackets are not markup"
+    assert "one of uniform, erk, global" in out
 
 
 def test_data_lists_what_is_present(call, tmp_path):
@@ -111,7 +115,7 @@ def test_data_get_of_what_is_embedded_needs_no_network(call, tmp_path):
 def test_train_then_eval(call, tmp_path):
     code, out, err = call("train", "--method", "deepr", "--connectivity", "0.25", *TINY)
     assert (code, err) == (0, "")
-    assert out.index('method = "deepr"') < out.index("epoch 1/2") < out.index("asked connectivity")
+    assert out.index('method = "deepr"') < out.index("epoch 1/2") < out.index("target connectivity")
     assert "run directory: runs/digits-deepr-1" in out
     row = RunDir(tmp_path / "runs/digits-deepr-1").history()[-1]
     assert row["connectivity"] == pytest.approx(0.25, abs=1e-3)
@@ -148,12 +152,12 @@ def test_a_signal_saves_and_a_resume_ends_the_same(call, tmp_path, number, code)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (
         code,
-        "spikewire: stopped; go on with: spikewire train --resume cut\n",
+        "spikewire: stopped; resume with spikewire train --resume cut\n",
     )
     run = RunDir(tmp_path / "cut")
     place = run.load_checkpoint(run.config())["place"]
     assert 1 <= place["epoch"] < 12
-    assert [path for path in run.path.iterdir() if path.name.startswith(".")] == []
+    assert not list(run.path.glob(".*.*")), "temporary files are removed"
     assert call("train", "--resume", "cut")[0] == call("train", "--out", "whole", *flags)[0] == 0
     assert network(tmp_path / "cut") == network(tmp_path / "whole")
 
@@ -313,3 +317,14 @@ def test_freed_memory_is_kept():
     words = [sys.executable, "-c", FAULTS]
     faults = int(subprocess.run(words, capture_output=True, check=True).stdout)
     assert faults < 16_000  # ten times as many otherwise
+
+
+def test_help_and_a_wrong_flag_do_not_import_dynamo():
+    """It takes more than a second of CPU, and only training needs it."""
+    code = (
+        "import sys; from spikewire.cli import main; status = main(['train', '--epoch', '3']);"
+        "sys.exit(10 * status + ('torch._dynamo' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 20, done.stderr
+    assert "did you mean '--epochs'" in done.stderr

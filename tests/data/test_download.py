@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, with every bad habit a server can have."""
+"""Downloads from a real server on this machine that misbehaves in every known way."""
 
 import gzip
 import hashlib
@@ -18,7 +18,7 @@ from spikewire.data.source import Archive, File, Source
 
 
 class Site:
-    """A web server on this machine: its files, its bad habits, and the requests it saw."""
+    """A web server on this machine: its files, its defects, and the requests it received."""
 
     def __init__(self, files, *, ranges=True, cut=None):
         self.seen = []
@@ -26,13 +26,13 @@ class Site:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                asked = self.headers.get("Range")
-                site.seen.append((self.path, asked))
+                wanted = self.headers.get("Range")
+                site.seen.append((self.path, wanted))
                 content = files.get(self.path.lstrip("/"))
                 if content is None:
                     return self.send_error(404)
-                start = int(asked[len("bytes=") : -1]) if asked and ranges else 0
-                self.send_response(206 if asked and ranges else 200)
+                start = int(wanted[len("bytes=") : -1]) if wanted and ranges else 0
+                self.send_response(206 if wanted and ranges else 200)
                 self.send_header("Content-Length", str(len(content) - start))
                 self.end_headers()
                 self.wfile.write(content[start:][:cut])
@@ -57,8 +57,8 @@ def site(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     sites = []
 
-    def start(*args, **habits):
-        sites.append(Site(*args, **habits))
+    def start(*args, **defects):
+        sites.append(Site(*args, **defects))
         return sites[-1]
 
     yield start
@@ -102,7 +102,7 @@ def test_a_whole_download_reports_progress_and_leaves_only_the_file(tmp_path, si
     assert len(calls) > 1
 
 
-def test_get_works_by_name_and_keeps_what_is_right(tmp_path, site, monkeypatch):
+def test_get_works_by_name_and_keeps_intact_files(tmp_path, site, monkeypatch):
     monkeypatch.setitem(data.DATASETS, "plain", archive())
     server = site({"pixels.gz": PACKED})
     assert data.get("plain", tmp_path, mirrors=(server.url,)) == tmp_path
@@ -114,14 +114,14 @@ def test_get_works_by_name_and_keeps_what_is_right(tmp_path, site, monkeypatch):
     assert (tmp_path / "plain/pixels").read_bytes() == CONTENT
 
 
-def test_real_data_in_place_needs_no_connection(site):
+def test_complete_data_needs_no_connection(site, mnist, fashion_mnist, cifar10):
     server = site({})
     for name in data.DATASETS:
         data.get(name, mirrors=(server.url,))
     assert server.seen == []
 
 
-def test_a_part_is_resumed_where_it_ended(tmp_path, site):
+def test_a_partial_file_is_resumed_where_it_ended(tmp_path, site):
     part = tmp_path / "plain/pixels.gz.part"
     part.parent.mkdir()
     part.write_bytes(PACKED[:1000])
@@ -131,7 +131,7 @@ def test_a_part_is_resumed_where_it_ended(tmp_path, site):
     assert (tmp_path / "plain/pixels").read_bytes() == CONTENT
 
 
-def test_a_part_that_is_already_whole_is_not_asked_for_again(tmp_path, site):
+def test_a_partial_file_that_is_complete_is_not_downloaded_again(tmp_path, site):
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain/pixels.gz.part").write_bytes(PACKED)
     server = site({"pixels.gz": PACKED})
@@ -140,14 +140,14 @@ def test_a_part_that_is_already_whole_is_not_asked_for_again(tmp_path, site):
 
 
 @pytest.mark.parametrize("stale", [b"x" * 1000, b"x" * len(PACKED), b"x" * (len(PACKED) + 5)])
-def test_a_part_with_wrong_bytes_is_thrown_away(tmp_path, site, stale):
+def test_a_partial_file_with_wrong_bytes_is_discarded(tmp_path, site, stale):
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain/pixels.gz.part").write_bytes(stale)
     fetched(tmp_path, archive(), site({"pixels.gz": PACKED}))
     assert (tmp_path / "plain/pixels").read_bytes() == CONTENT
 
 
-def test_a_server_that_cuts_the_connection_is_asked_for_the_rest(tmp_path, site):
+def test_a_server_that_cuts_the_connection_is_asked_for_the_remaining_bytes(tmp_path, site):
     server = site({"pixels.gz": PACKED}, cut=len(PACKED) // 2)
     fetched(tmp_path, archive(), server)
     assert len(server.seen) > 1
@@ -155,7 +155,7 @@ def test_a_server_that_cuts_the_connection_is_asked_for_the_rest(tmp_path, site)
     assert (tmp_path / "plain/pixels").read_bytes() == CONTENT
 
 
-def test_the_next_mirror_goes_on_where_one_broke_off(tmp_path, site):
+def test_the_next_mirror_resumes_where_one_stopped(tmp_path, site):
     broken = site({"pixels.gz": PACKED}, ranges=False, cut=5000)
     whole = site({"pixels.gz": PACKED})
     fetched(tmp_path, archive(), broken, whole)
@@ -163,7 +163,7 @@ def test_the_next_mirror_goes_on_where_one_broke_off(tmp_path, site):
     assert (tmp_path / "plain/pixels").read_bytes() == CONTENT
 
 
-def test_a_server_without_ranges_starts_over(tmp_path, site):
+def test_a_server_without_ranges_restarts_the_download(tmp_path, site):
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain/pixels.gz.part").write_bytes(PACKED[:1000])
     server = site({"pixels.gz": PACKED}, ranges=False)
@@ -172,7 +172,7 @@ def test_a_server_without_ranges_starts_over(tmp_path, site):
     assert (tmp_path / "plain/pixels").read_bytes() == CONTENT
 
 
-def test_altered_bytes_are_refused_and_the_next_mirror_asked(tmp_path, site):
+def test_altered_bytes_are_refused_and_the_next_mirror_is_tried(tmp_path, site):
     altered = bytearray(PACKED)
     altered[500] ^= 1
     bad, longer = site({"pixels.gz": bytes(altered)}), site({"pixels.gz": PACKED + b"more"})

@@ -3,15 +3,15 @@ import pytest
 
 @pytest.fixture
 def faults(record_property):
-    """Tell the summary how often a fault was tried and survived, and the steps taken again."""
+    """Record for the summary how often a fault was tried and survived, and the steps repeated."""
 
-    def tell(fault: str, tried: int, survived: int, steps: int = 0) -> None:
+    def record(fault: str, tried: int, survived: int, steps: int = 0) -> None:
         record_property("fault", [fault, tried, survived, steps])
 
-    return tell
+    return record
 
 
 @pytest.fixture
 def figure(record_property):
-    """Tell the summary something that was measured."""
+    """Record a measured result for the summary."""
     return lambda text: record_property("figure", text)

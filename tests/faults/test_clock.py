@@ -1,4 +1,4 @@
-"""The clock of the wall may jump: nothing but the words on a page depends on it."""
+"""The system clock may jump: no result and no duration depends on it."""
 
 import os
 import time
@@ -16,17 +16,16 @@ from spikewire.train.loop import Step, fit
 FAR = 4_000_000_000  # in the year 2096
 
 
-def test_a_run_does_not_notice_that_the_clock_jumps(tmp_path, monkeypatch, faults):
+def test_a_run_is_the_same_when_the_clock_jumps(tmp_path, monkeypatch, faults):
     def touch(run, moment):
         for path in (tmp_path / run).iterdir():
             os.utime(path, (moment, moment))
 
     def stop(event):
-        if isinstance(event, Step) and event.step == 7:
-            raise KeyboardInterrupt
+        return isinstance(event, Step) and event.step == 7
 
     fit(config(), tmp_path / "whole")
-    jumps = cycle((0, FAR))  # TensorBoard asks from a thread of its own, which this allows
+    jumps = cycle((0, FAR))  # TensorBoard calls it from a thread of its own, which this allows
     monkeypatch.setattr(time, "time", lambda: next(jumps))
     for run, moment in (("future", FAR), ("past", 0)):
         with pytest.raises(KeyboardInterrupt):
@@ -39,6 +38,6 @@ def test_a_run_does_not_notice_that_the_clock_jumps(tmp_path, monkeypatch, fault
     faults("clock jumps", 2, 2)
 
 
-def test_durations_are_taken_from_a_clock_that_only_goes_forward():
+def test_durations_are_measured_with_a_monotonic_clock():
     files = Path(spikewire.__file__).parent.rglob("*.py")
     assert [path for path in files if "time.time(" in path.read_text()] == []

@@ -1,4 +1,4 @@
-"""Run directories are hostile input: damage is named and refused, or it changes nothing."""
+"""Run directories are untrusted input: damage is refused, or it changes nothing."""
 
 import os
 import random
@@ -24,13 +24,12 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory):
-    """A folder with a run that was stopped and the same run, finished."""
-    folder = tmp_path_factory.mktemp("sound")
+def intact(tmp_path_factory):
+    """A folder with a run that was stopped, and the same run finished."""
+    folder = tmp_path_factory.mktemp("intact")
 
     def stop(event):
-        if isinstance(event, Step) and event.step == 12:
-            raise KeyboardInterrupt
+        return isinstance(event, Step) and event.step == 12
 
     with pytest.raises(KeyboardInterrupt):
         fit(config(), folder / "stopped", progress=stop)
@@ -39,45 +38,47 @@ def sound(tmp_path_factory):
 
 
 def damage(path: Path, rng: random.Random) -> str:
-    """Spoil one file of a run in one of many ways; return which."""
+    """Damage one file of a run in one of several ways; return which."""
     content = path.read_bytes()
-    kind = rng.choice(["cut", "bits", "bytes", "text", "swap", "gone", "folder", "link", "longer"])
-    spoiled = bytearray(content)
+    kind = rng.choice(
+        ["truncate", "bits", "bytes", "text", "swap", "remove", "folder", "link", "extend"]
+    )
+    changed = bytearray(content)
     if kind == "bits":
-        spoiled[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     elif kind == "bytes":
         for _ in range(8):
-            spoiled[rng.randrange(len(content))] = rng.randrange(256)
-    elif kind == "cut":
-        del spoiled[rng.randrange(len(content)) :]
-    elif kind == "longer":
-        spoiled += rng.choice([b"\0", b"\n", content])
+            changed[rng.randrange(len(content))] = rng.randrange(256)
+    elif kind == "truncate":
+        del changed[rng.randrange(len(content)) :]
+    elif kind == "extend":
+        changed += rng.choice([b"\0", b"\n", content])
     elif kind == "text":
-        spoiled = rng.choice(TEXTS)
+        changed = rng.choice(TEXTS)
     elif kind == "swap":
-        spoiled = path.with_name(rng.choice(sorted(os.listdir(path.parent)))).read_bytes()
+        changed = path.with_name(rng.choice(sorted(os.listdir(path.parent)))).read_bytes()
     path.unlink()
     if kind == "folder":
         path.mkdir()
     elif kind == "link":
         path.symlink_to(rng.choice([path.name, "nowhere", "/dev/null", ".", "env.json"]))
-    elif kind != "gone":
-        path.write_bytes(spoiled)
+    elif kind != "remove":
+        path.write_bytes(changed)
     return kind
 
 
-def judge(words, capsys, about):
-    """Run a command; it may work, or say in one line why not."""
+def run_command(words, capsys, about):
+    """Run a command; it must work, or print in one line why it does not."""
     code = main(words)
     err = capsys.readouterr().err
-    said = [line for line in err.splitlines() if not line.startswith("spikewire: warning: ")]
-    assert (code, len(said)) in ((0, 0), (2, 1), (1, 1)), (about, err)
+    lines = [line for line in err.splitlines() if not line.startswith("spikewire: warning: ")]
+    assert (code, len(lines)) in ((0, 0), (2, 1), (1, 1)), (about, err)
     return code
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(800, marks=pytest.mark.slow)])
-def test_a_damaged_run_is_refused_or_ends_as_it_would(
-    sound, tmp_path, monkeypatch, capsys, faults, count
+def test_a_damaged_run_is_refused_or_gives_the_same_network(
+    intact, tmp_path, monkeypatch, capsys, faults, count
 ):
     monkeypatch.chdir(tmp_path)
     refused = 0
@@ -85,12 +86,12 @@ def test_a_damaged_run_is_refused_or_ends_as_it_would(
         rng = random.Random(case)
         words = COMMANDS[case % len(COMMANDS)]
         state = "stopped" if words[0] == "train" else "finished"
-        shutil.copytree(sound / state, "run")
+        shutil.copytree(intact / state, "run")
         file = rng.choice(FILES if state == "stopped" else (*FILES[:-1], "model.safetensors"))
         about = (case, words[0], file, damage(Path("run", file), rng))
-        code = judge(words, capsys, about)
+        code = run_command(words, capsys, about)
         if words[0] == "train" and code == 0:
-            assert network(Path("run")) == network(sound / "finished"), about
+            assert network(Path("run")) == network(intact / "finished"), about
         refused += code == 2
         shutil.rmtree("run")
     assert 0.2 < refused / count < 0.9
@@ -98,7 +99,7 @@ def test_a_damaged_run_is_refused_or_ends_as_it_would(
 
 
 def change(state, *keys, value):
-    """Put `value` at a place of a nested state."""
+    """Set an item of a nested state."""
     for key in keys[:-1]:
         state = state[key]
     state[keys[-1]] = value
@@ -119,15 +120,15 @@ def change(state, *keys, value):
         (["state", "optimizer"], []),
         (["state", "method"], {"layers": 7}),
         (["state", "rng"], {"cpu": torch.zeros(3)}),
-        (["state", "seen"], 1),
+        (["state", "method", "seen"], 1),
         (["config"], 5),
     ],
 )
-def test_a_checkpoint_that_is_whole_but_not_ours_is_refused(
-    sound, tmp_path, monkeypatch, capsys, faults, keys, value
+def test_a_complete_checkpoint_with_another_state_is_refused(
+    intact, tmp_path, monkeypatch, capsys, faults, keys, value
 ):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(sound / "stopped", "run")
+    shutil.copytree(intact / "stopped", "run")
     saved = torch.load("run/checkpoint.pt", weights_only=True)
     change(saved, *keys, value=value)
     torch.save(saved, "run/checkpoint.pt")
@@ -137,12 +138,13 @@ def test_a_checkpoint_that_is_whole_but_not_ours_is_refused(
 
 
 @pytest.mark.parametrize("name", [b"<script> %s \x1b[31m $(id)", b"\xff"])
-def test_a_directory_may_have_any_name(sound, tmp_path, monkeypatch, capsys, faults, name):
+def test_a_directory_may_have_any_name(intact, tmp_path, monkeypatch, capsys, faults, name):
     monkeypatch.chdir(tmp_path)
     run = os.fsdecode(name)
-    shutil.copytree(sound / "stopped", run)
+    shutil.copytree(intact / "stopped", run)
     codes = [
-        judge([*command[:-1], run], capsys, name) for command in (*COMMANDS[4:], *COMMANDS[1:4:2])
+        run_command([*command[:-1], run], capsys, name)
+        for command in (*COMMANDS[4:], *COMMANDS[1:4:2])
     ]
     assert codes == ([0, 0, 2, 2] if name == b"\xff" else [0, 0, 0, 0])  # safetensors: UTF-8 only
     assert b"<script> %s" not in Path("report.html").read_bytes()

@@ -1,4 +1,4 @@
-"""Data files that were swapped: named and refused, whatever their size."""
+"""Data files that were swapped are refused by name, also at equal size."""
 
 import pytest
 from refusal import refused
@@ -16,7 +16,9 @@ from spikewire.data import data_dir
         ("fashion-mnist", "fashion-mnist/train-images-idx3-ubyte", "mnist/train-images-idx3-ubyte"),
     ],
 )
-def test_swapped_files(tmp_path, faults, name, file, other):
+def test_a_swapped_file_is_refused(
+    tmp_path, faults, mnist, fashion_mnist, cifar10, name, file, other
+):
     folder = (tmp_path / file).parent
     folder.mkdir()
     for path in (data_dir() / folder.name).iterdir():

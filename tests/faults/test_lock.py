@@ -18,51 +18,51 @@ TINY = ["--epochs=4", "--batch-size=256", "--time-steps=2", "--threads=1", "--in
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The network of a run that was alone."""
+    """The network of a run without a competitor."""
     folder = tmp_path_factory.mktemp("whole")
-    assert code(command, folder / "said", 0, ["train", "--out", str(folder / "run"), *TINY]) == 0
+    assert code(command, folder / "output", 0, ["train", "--out", str(folder / "run"), *TINY]) == 0
     return network(folder / "run")
 
 
-def test_a_second_training_is_refused_and_told_who_is_there(tmp_path, faults):
+def test_a_second_training_is_refused_and_the_holder_is_named(tmp_path, faults):
     run, tried = tmp_path / "run", []
 
     def second(event):
         if isinstance(event, Epoch) and not tried:
             who = (
-                f"another training is at work there (pid {os.getpid()} on {platform.node()}, since"
+                f"another training is running there (pid {os.getpid()} on {platform.node()}, since"
             )
             tried.append(refused(lambda: fit(config(), run, resume=True), run, who))
             tried.append(refused(lambda: fit(config(), run), run, "exists and is not empty"))
 
     fit(config(), run, progress=second)
     assert len(tried) == 2
-    refused(lambda: fit(config(), run, resume=True), "already reached its end")
-    assert not list(run.glob(".*"))
+    refused(lambda: fit(config(), run, resume=True), "has already finished")
+    assert not list(run.glob(".*.*"))
     faults("second training in a run directory", 2, 2)
 
 
-def test_of_several_started_at_once_one_trains(tmp_path, whole, faults):
+def test_of_several_started_at_the_same_time_one_trains(tmp_path, whole, faults):
     words = ["train", "--out", str(tmp_path / "run"), *TINY]
-    processes = [start(command, tmp_path / f"said{n}", 0, words) for n in range(6)]
+    processes = [start(command, tmp_path / f"output{n}", 0, words) for n in range(6)]
     for process in processes:
         process.join(600)
     assert sorted(process.exitcode for process in processes) == [0, 2, 2, 2, 2, 2]
     assert network(tmp_path / "run") == whole
     for number, process in enumerate(processes):
-        last = (tmp_path / f"said{number}").read_text().splitlines()[-1]
-        clear = "is at work there" in last or "is not empty" in last
-        assert clear or process.exitcode == 0, last
+        last = (tmp_path / f"output{number}").read_text().splitlines()[-1]
+        refusal = "is running there" in last or "is not empty" in last
+        assert refusal or process.exitcode == 0, last
     faults("second training in a run directory", 5, 5)
 
 
 @pytest.mark.parametrize("left", ["", "pid 1 on elsewhere, since long ago\n"])
-def test_what_a_killed_process_has_left_holds_nothing(tmp_path, faults, left):
+def test_a_lock_left_by_a_killed_process_is_taken_over(tmp_path, faults, left):
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").write_text(left)
     fit(config(), run)
-    assert not (run / ".lock").exists()
+    assert (run / ".lock").read_text() == "", "nobody holds it any more"
     faults("stale lock", 1, 1)
 
 
@@ -85,7 +85,7 @@ def test_a_file_system_without_locks_gets_a_warning(tmp_path, monkeypatch, fault
     faults("file system without locks", 1, 1)
 
 
-def test_one_at_a_time_though_the_file_comes_and_goes(tmp_path):
+def test_the_lock_is_exclusive(tmp_path):
     count = tmp_path / "count"
     count.write_text("0")
 

@@ -1,4 +1,4 @@
-"""NaN and infinity, from data, loss or gradient: one line, and the checkpoint kept is finite."""
+"""NaN and infinity in data, loss or gradient: one line, and the checkpoint kept is finite."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def finite(state) -> bool:
-    """Tell whether every tensor in a nested state is finite."""
+    """Return whether every tensor in a nested state is finite."""
     if isinstance(state, Tensor):
         return bool(state.isfinite().all())
     parts = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()
@@ -28,7 +28,7 @@ def finite(state) -> bool:
 
 
 def diverges(faults, fault, run, settings, data=None) -> dict:
-    """Train to the one line; return the state that is kept."""
+    """Train until it fails in one line; return the state in the checkpoint."""
     with pytest.raises(TrainingFailed, match=r"^\S+ (is|are) not finite .*lower lr"):
         fit(settings, run, data=data)
     state = RunDir(run).load_checkpoint(settings)
@@ -38,7 +38,7 @@ def diverges(faults, fault, run, settings, data=None) -> dict:
 
 
 def poisoned(value: float, gradient: float, at: int):
-    """Return the loss; from call `at` on `value` is added to it and `gradient` to its gradient."""
+    """Return the loss; from call `at` on, `value` is added to it and `gradient` to its gradient."""
     calls = iter(range(1, 10_000))
 
     class Poison(torch.autograd.Function):
@@ -59,7 +59,7 @@ def poisoned(value: float, gradient: float, at: int):
 
 
 @pytest.mark.parametrize("pixel", [NAN, INF, -INF])
-def test_in_a_pixel_of_the_training_images(tmp_path, faults, pixel):
+def test_a_pixel_of_the_training_images(tmp_path, faults, pixel):
     digits = datasets.load("digits")
     images = digits.train_images.float()
     images[700, 0, 3, 3] = pixel
@@ -70,7 +70,7 @@ def test_in_a_pixel_of_the_training_images(tmp_path, faults, pixel):
 
 
 @pytest.mark.parametrize("mean", [NAN, INF])
-def test_in_what_normalises_the_images(tmp_path, faults, mean):
+def test_the_mean_that_normalises_the_images(tmp_path, faults, mean):
     data = replace(datasets.load("digits"), mean=(mean,))
     refused(lambda: fit(config(), tmp_path / "run", data=data), "mean", mean, "finite")
     assert not (tmp_path / "run").exists()
@@ -78,7 +78,7 @@ def test_in_what_normalises_the_images(tmp_path, faults, mean):
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_in_the_loss(tmp_path, faults, monkeypatch, value):
+def test_the_loss(tmp_path, faults, monkeypatch, value):
     monkeypatch.setitem(LOSSES, "ce-rate", poisoned(value, 0.0, at=2 * STEPS + 2))
     state = diverges(faults, "NaN or infinity in the loss", tmp_path / "run", config())
     assert state["place"]["epoch"] == 2
@@ -86,9 +86,9 @@ def test_in_the_loss(tmp_path, faults, monkeypatch, value):
 
 @pytest.mark.parametrize("gradient", [NAN, INF])
 @pytest.mark.parametrize("method", METHODS)
-def test_in_the_gradient(tmp_path, faults, monkeypatch, method, gradient):
+def test_the_gradient(tmp_path, faults, monkeypatch, method, gradient):
     monkeypatch.setitem(LOSSES, "ce-rate", poisoned(0.0, gradient, at=2 * STEPS + 2))
-    asked = {"connectivity": 0.2} if "connectivity" in method_fields(method) else {}
-    settings = config(method=method, options=asked)
+    options = {"connectivity": 0.2} if "connectivity" in method_fields(method) else {}
+    settings = config(method=method, options=options)
     state = diverges(faults, "NaN or infinity in the gradient", tmp_path / "run", settings)
     assert state["place"]["epoch"] == 2

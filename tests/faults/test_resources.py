@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or gone, and the end of memory: one line, and nothing is lost."""
+"""A disk that is full, read-only or gone, and no memory left: one line, and nothing is lost."""
 
 import os
 import shutil
@@ -15,35 +15,36 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The network of a run that met no fault."""
+    """The network of a run without a fault."""
     folder = tmp_path_factory.mktemp("whole")
     fit(config(), folder / "run")
     return network(folder / "run")
 
 
 def at(step, action):
-    """Return the progress that calls `action` once, after that step."""
+    """Return a progress callback that calls `action` once, after that step."""
 
     def progress(event):
         if isinstance(event, Step) and event.step == step:
-            action()
+            return action()
+        return False
 
     return progress
 
 
 def interrupt():
-    raise KeyboardInterrupt
+    return True
 
 
 def stopped(run, step):
-    """Leave a run that was stopped after a step, and return what is in its checkpoint."""
+    """Make a run that was stopped after a step; return the content of its checkpoint."""
     with pytest.raises(KeyboardInterrupt):
         fit(config(trace_every=100), run, progress=at(step, interrupt))
     return (run / "checkpoint.pt").read_bytes()
 
 
-def goes_on(run, whole):
-    """Train to the end of a run never stopped; return the steps that were left."""
+def resume(run, whole):
+    """Resume to the end, compare the network; return the number of steps taken."""
     events = []
     fit(config(), run, resume=True, progress=events.append)
     assert network(run) == whole
@@ -51,7 +52,7 @@ def goes_on(run, whole):
 
 
 @pytest.mark.parametrize(
-    ("step", "limit", "words"),
+    ("step", "limit", "flags"),
     [
         pytest.param(6, 100_000, [], id="checkpoint"),
         pytest.param(6, -1, [], id="last byte of a checkpoint"),
@@ -61,17 +62,17 @@ def goes_on(run, whole):
         pytest.param(6, 1_100, ["--tensorboard"], id="tensorboard"),
     ],
 )
-def test_a_full_disk_while_training(tmp_path, whole, faults, step, limit, words):
-    run, said = tmp_path / "run", tmp_path / "said"
+def test_a_full_disk_while_training(tmp_path, whole, faults, step, limit, flags):
+    run, output = tmp_path / "run", tmp_path / "output"
     saved = stopped(run, step)
     limit = limit if limit > 0 else len(saved) + limit
-    assert code(command, said, limit, ["train", "--resume", str(run), *words]) == 2
-    lines = said.read_text().splitlines()
+    assert code(command, output, limit, ["train", "--resume", str(run), *flags]) == 2
+    lines = output.read_text().splitlines()
     assert lines[-1] == f"spikewire: {run}: cannot be written: File too large"
     assert sum(line.startswith("spikewire: ") for line in lines) == 1
     assert (run / "checkpoint.pt").read_bytes() == saved
-    assert not list(run.glob(".*"))
-    assert goes_on(run, whole) == EPOCHS * STEPS - step
+    assert not list(run.glob(".*.*"))
+    assert resume(run, whole) == EPOCHS * STEPS - step
     faults("disk full in training", 1, 1, -step % STEPS)  # the rest of the epoch
 
 
@@ -79,11 +80,11 @@ def test_a_full_disk_while_training(tmp_path, whole, faults, step, limit, words)
 def test_a_full_disk_while_a_file_is_written(tmp_path, whole, faults, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     fit(config(), "run")
-    Path("out").write_text("the one before")
-    assert code(command, tmp_path / "said", 5_000, words) == 2
-    assert Path("said").read_text() == "spikewire: out: cannot be written: File too large\n"
-    assert Path("out").read_text() == "the one before"
-    assert not list(tmp_path.glob(".*"))
+    Path("out").write_text("previous")
+    assert code(command, tmp_path / "output", 5_000, words) == 2
+    assert Path("output").read_text() == "spikewire: out: cannot be written: File too large\n"
+    assert Path("out").read_text() == "previous"
+    assert not list(tmp_path.glob(".*.*"))
     faults("disk full in report and export", 1, 1)
 
 
@@ -97,20 +98,20 @@ def test_a_device_without_space_is_one_line(tmp_path, whole, faults):
         "cannot be written: No space left on device",
     )
     (tmp_path / "run/metrics.jsonl").unlink()
-    assert goes_on(tmp_path / "run", whole) == 3 * STEPS
+    assert resume(tmp_path / "run", whole) == 3 * STEPS
     faults("disk full in training", 1, 1, STEPS)
 
 
-def test_a_directory_that_vanishes_and_comes_back(tmp_path, whole, faults):
+def test_a_directory_that_is_moved_and_moved_back(tmp_path, whole, faults):
     run, away = tmp_path / "run", tmp_path / "away"
     refused(
         lambda: fit(config(tensorboard=True), run, progress=at(6, lambda: run.rename(away))),
         f"{run}: cannot be written: No such file or directory",
     )
-    if run.exists():  # TensorBoard makes its own anew
+    if run.exists():  # TensorBoard makes its directory again
         shutil.rmtree(run)
     away.rename(run)
-    assert goes_on(run, whole) == 3 * STEPS
+    assert resume(run, whole) == 3 * STEPS
     faults("run directory gone", 1, 1, STEPS)
 
 
@@ -130,13 +131,13 @@ def test_a_directory_that_becomes_read_only(tmp_path, whole, faults):
     finally:
         os.seteuid(me)
         run.chmod(0o755)
-    assert goes_on(run, whole) == 3 * STEPS
+    assert resume(run, whole) == 3 * STEPS
     faults("run directory read-only", 1, 1, STEPS)
 
 
-def test_the_end_of_memory_is_one_line(tmp_path, faults):
+def test_out_of_memory_is_one_line(tmp_path, faults):
     words = ["train", "--out", str(tmp_path / "run"), "--batch-size=1437", "--time-steps=10000"]
-    assert code(command, tmp_path / "said", 0, [*words, "--threads=1"], 1 << 30) == 1
-    last = (tmp_path / "said").read_text().splitlines()[-1]
+    assert code(command, tmp_path / "output", 0, [*words, "--threads=1"], 1 << 30) == 1
+    last = (tmp_path / "output").read_text().splitlines()[-1]
     assert last == "spikewire: out of memory; try a smaller batch_size or fewer time_steps"
-    faults("end of memory", 1, 1)
+    faults("out of memory", 1, 1)

@@ -27,7 +27,7 @@ def test_many_epochs_leak_nothing(tmp_path, figure, epochs):
     )
 
 
-def timed(action):
+def measure_time(action):
     begin = time.perf_counter()
     return action(), time.perf_counter() - begin
 
@@ -40,16 +40,16 @@ def test_metrics_and_report_of_a_long_run(tmp_path, figure, lines):
     with (run.path / "metrics.jsonl").open("w") as file:
         for epoch in range(1, lines + 1):
             file.write(json.dumps({**rows[epoch % 3], "epoch": epoch}) + "\n")
-    history, reading = timed(run.history)
+    history, reading = measure_time(run.history)
     assert len(history) == lines
-    _, adding = timed(lambda: run.append({**rows[-1], "epoch": lines + 1}))
-    _, cutting = timed(lambda: run.cut(lines))
+    _, adding = measure_time(lambda: run.append({**rows[-1], "epoch": lines + 1}))
+    _, truncating = measure_time(lambda: run.truncate(lines))
     assert run.history() == history
-    _, drawing = timed(lambda: write([run.path], tmp_path / "page.html"))
+    _, drawing = measure_time(lambda: write([run.path], tmp_path / "page.html"))
     size = (tmp_path / "page.html").stat().st_size
     assert size < 2_000_000
     assert f'"epoch":{lines},' in (tmp_path / "page.html").read_text(), "the last epoch is drawn"
     figure(
         f"{lines} lines of metrics: read in {reading:.2f} s, one added in {1e3 * adding:.1f} ms, "
-        f"cut in {cutting:.2f} s; report in {drawing:.2f} s, {size / 1e6:.2f} MB"
+        f"truncated in {truncating:.2f} s; report in {drawing:.2f} s, {size / 1e6:.2f} MB"
     )

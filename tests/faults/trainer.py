@@ -1,4 +1,4 @@
-"""Trainings in processes of their own, forked from one that has imported torch already."""
+"""Trainings in separate processes, forked from one that has already imported torch."""
 
 import json
 import multiprocessing
@@ -24,35 +24,35 @@ FORKS.set_forkserver_preload(["spikewire.train.loop"])
 
 
 def config(**changes) -> Config:
-    """Settings of a run of a tenth of a second, with a checkpoint after each epoch."""
+    """Return settings of a run that takes 0.1 s, with a checkpoint after each epoch."""
     given = {"epochs": EPOCHS, "batch_size": 256, "time_steps": 2, "threads": 1, "init": "firing"}
     return Config(**{**given, **changes})
 
 
 def start(target: Callable[..., None], *arguments):
-    """Return the process that calls `target`."""
+    """Start and return a process that calls `target`."""
     process = FORKS.Process(target=target, args=arguments)
     process.start()
     return process
 
 
 def code(target: Callable[..., None], *arguments) -> int:
-    """Return how the process ended that called `target`; killed by signal n: -n."""
+    """Call `target` in a process and return its exit code; -n if signal n has ended it."""
     process = start(target, *arguments)
     process.join(600)
-    assert process.exitcode is not None, "it hangs"
+    assert process.exitcode is not None, "it does not end"
     return process.exitcode
 
 
 def network(run: Path) -> bytes:
-    """Return the trained network that the run has left."""
+    """Return the content of the file with the trained network."""
     return (run / "model.safetensors").read_bytes()
 
 
 def train(run: Path, taken: Path, trap: Callable[[Path, int], None] | None = None) -> None:
-    """Train in `run`, or go on there, to the end; each step leaves a byte in `taken`.
+    """Train in `run`, or resume there, to the end; each step appends a byte to `taken`.
 
-    `trap` is told the run and the steps taken here: 0 before the start, then after each.
+    `trap` is called with the run and the number of steps: 0 before the start, then after each step.
     """
     folder, steps = RunDir(run), 0
     if trap:
@@ -76,7 +76,7 @@ def train(run: Path, taken: Path, trap: Callable[[Path, int], None] | None = Non
 
 
 def soak(epochs: int, figures: Path) -> None:
-    """Train so many short epochs; write memory, open files and time of each."""
+    """Train `epochs` short epochs; write memory, open files and seconds of each."""
     digits, found, last = datasets.load("digits"), [], time.perf_counter()
     few = {f"{part}_{what}": getattr(digits, f"{part}_{what}")[:64]
            for part in ("train", "test") for what in ("images", "labels")}  # fmt: skip
@@ -94,16 +94,16 @@ def soak(epochs: int, figures: Path) -> None:
 
 
 class AtOperation:
-    """Kills the process before its n-th operation that changes something in the run directory."""
+    """Kill the process before its n-th operation that changes a file in the run directory."""
 
     def __init__(self, number: int) -> None:
         self.left = number
 
     def __call__(self, run: Path, steps: int) -> None:
         if steps == 0:
-            sys.addaudithook(lambda event, arguments: self.see(str(run), event, arguments))
+            sys.addaudithook(lambda event, arguments: self.audit(str(run), event, arguments))
 
-    def see(self, run: str, event: str, arguments: tuple) -> None:
+    def audit(self, run: str, event: str, arguments: tuple) -> None:
         writes = event in ("os.mkdir", "os.rename", "os.remove", "os.truncate")
         if event == "open":
             writes = arguments[1] is None or bool(set("wax+") & set(arguments[1]))
@@ -114,9 +114,9 @@ class AtOperation:
 
 
 class AtByte:
-    """Ends the process when, after some steps, it writes a file beyond its n-th byte.
+    """End the process when, after some steps, it writes beyond the n-th byte of a file.
 
-    The system itself does it (SIGXFSZ), in the midst of the write; no line of ours runs after.
+    The kernel does it with SIGXFSZ during the write; no Python code runs afterwards.
     """
 
     def __init__(self, steps: int, number: int, action=signal.SIG_DFL) -> None:
@@ -129,12 +129,12 @@ class AtByte:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.number, self.number))
 
 
-def command(said: Path, limit: int, words: list[str], memory: int = 0) -> None:
-    """Run a command of ours; a file can grow to `limit` bytes, then the system refuses: EFBIG.
+def command(output: Path, limit: int, words: list[str], memory: int = 0) -> None:
+    """Run `spikewire`; writing a file beyond `limit` bytes fails with EFBIG.
 
-    With `memory`, so many bytes more than now are to be had.
+    With `memory`, only that many bytes can be allocated beyond what is in use.
     """
-    sys.stdout = sys.stderr = said.open("w")
+    sys.stdout = sys.stderr = output.open("w")
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if memory:

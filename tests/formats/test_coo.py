@@ -1,58 +1,48 @@
 import json
 
 import numpy as np
-import pytest
 import torch
 from networks import conv_net
 from refusal import refused
 from torch.nn import functional
 
 from spikewire.formats import coo
-from spikewire.formats.network import describe
+from spikewire.formats.trace import trace_model
 
 
-def read(path):
-    if path.suffix == ".npz":
-        with np.load(path) as archive:
-            return {key: archive[key] for key in coo.FIELDS}
-    rows = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
-    return dict(zip(coo.FIELDS, rows.T, strict=True))
-
-
-@pytest.mark.parametrize("kind", coo.KINDS)
-def test_connection_lists_carry_the_currents(kind, tmp_path):
-    model = conv_net(pool="avg")
-    network = describe(model)
-    total = coo.write(network, tmp_path / "out", kind)
-    about = json.loads((tmp_path / "out" / "network.json").read_text())
-    assert total == sum(layer["synapses"] for layer in about["layers"])
-    for layer, stage, place in zip(about["layers"], network.stages, network.geometry, strict=True):
-        wires = read(tmp_path / "out" / layer["file"])
-        assert len(wires["pre"]) == layer["synapses"]
-        assert not wires["delay"].any()
-        x = np.random.default_rng(0).random(np.prod(place.inputs)).astype(np.float32)
-        current = np.zeros(np.prod(place.neurons))
-        pre, post = wires["pre"].astype(int), wires["post"].astype(int)
-        np.add.at(current, post, wires["weight"] * x[pre])
-        weight, image = torch.from_numpy(stage.dense()), torch.from_numpy(x)
-        if len(stage.shape) == 2:
-            wanted = weight @ image
+def test_connection_lists_give_the_currents_of_the_weights(tmp_path):
+    network = trace_model(conv_net(pool="avg"))
+    total = coo.write(network, tmp_path / "out")
+    header = json.loads((tmp_path / "out" / "network.json").read_text())
+    assert total == sum(layer["synapses"] for layer in header["layers"])
+    for layer, stage, geometry in zip(
+        header["layers"], network.stages, network.geometry, strict=True
+    ):
+        with np.load(tmp_path / "out" / layer["file"]) as archive:
+            synapses = {key: archive[key] for key in coo.FIELDS}
+        assert len(synapses["pre"]) == layer["synapses"]
+        assert not synapses["delay"].any()
+        x = np.random.default_rng(0).random(np.prod(geometry.inputs)).astype(np.float32)
+        current = np.zeros(np.prod(geometry.neurons))
+        pre, post = synapses["pre"].astype(int), synapses["post"].astype(int)
+        np.add.at(current, post, synapses["weight"] * x[pre])
+        weight, image = torch.from_numpy(stage.to_dense()), torch.from_numpy(x)
+        if stage.is_conv:
+            wanted = functional.conv2d(image.view(geometry.inputs), weight, padding=stage.padding)
         else:
-            wanted = functional.conv2d(image.view(place.inputs), weight, padding=stage.padding)
+            wanted = weight @ image
         np.testing.assert_allclose(current, wanted.flatten().numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_memory_stays_small(tmp_path):
-    network = describe(conv_net(64, 64, channels=(1, 16, 16), connectivity=1.0))
+def test_memory_stays_small():
+    network = trace_model(conv_net(64, 64, channels=(1, 16, 16), connectivity=1.0))
     largest = max(
-        sum(part.nbytes for part in piece.values())
-        for stage, place in zip(network.stages, network.geometry, strict=True)
-        for piece in coo.pieces(stage, place)
+        sum(column.nbytes for column in piece.values())
+        for stage, geometry in zip(network.stages, network.geometry, strict=True)
+        for piece in coo.iterate_pieces(stage, geometry)
     )
     assert largest <= 14 * coo.PIECE
 
 
-def test_refusals(tmp_path):
-    network = describe(conv_net())
-    refused(lambda: coo.write(network, tmp_path), "folder")
-    refused(lambda: coo.write(network, tmp_path / "out", "tsv"), "kind: unknown 'tsv'")
+def test_an_existing_folder_is_refused(tmp_path):
+    refused(lambda: coo.write(trace_model(conv_net()), tmp_path), "folder")

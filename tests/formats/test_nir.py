@@ -1,4 +1,4 @@
-"""One exported file, read by a plain interpreter of NIR's equations and by three simulators."""
+"""An exported file, read by an interpreter of NIR's equations and by three simulators."""
 
 import contextlib
 import io
@@ -14,15 +14,16 @@ from torch import nn
 from torch.nn import functional
 
 from spikewire.config import resolve
-from spikewire.formats.network import describe
 from spikewire.formats.nir import DT, POOLINGS, from_nir, to_nir, write
-from spikewire.nn.models import Spiking, build
+from spikewire.formats.trace import trace_model
+from spikewire.nn.layers import Spiking
+from spikewire.nn.models import build
 from spikewire.nn.neurons import LIF
 from spikewire.runtime import Runtime
 
 
 class Interpreter:
-    """NIR as its documentation has it: every node one equation, neurons in Euler steps of dt."""
+    """NIR as in its documentation: one equation per node, neurons in Euler steps of dt."""
 
     def __init__(self, graph):
         self.graph, self.after, self.voltage = graph, dict(graph.edges), {}
@@ -73,7 +74,7 @@ def tensor(array):
 def test_the_equations_of_nir_give_our_spikes(pooling, kind, tmp_path):
     model = conv_net(pool="avg", kind=kind).double()
     images = torch.randn(32, *model.input_shape, dtype=torch.float64)
-    write(describe(model), tmp_path / "x.nir", pooling)
+    write(trace_model(model), tmp_path / "x.nir", pooling)
     reader = Interpreter(nir.read(tmp_path / "x.nir"))
     wanted = model(images)
     got = torch.stack([reader.step(images) for _ in range(model.time_steps)])
@@ -82,13 +83,13 @@ def test_the_equations_of_nir_give_our_spikes(pooling, kind, tmp_path):
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_what_is_written_comes_back(pooling, tmp_path):
+def test_a_written_network_is_read_back(pooling, tmp_path):
     model = conv_net(pool="avg", kind="third")
-    network = describe(model)
+    network = trace_model(model)
     write(network, tmp_path / "x.nir", pooling)
     back = from_nir(tmp_path / "x.nir", time_steps=model.time_steps)
     images = torch.randn(4, *model.input_shape)
-    wanted, got = Runtime(network).trace(images), Runtime(back).trace(images)
+    wanted, got = Runtime(network).record_spikes(images), Runtime(back).record_spikes(images)
     assert all(torch.equal(wanted[name], got[name]) for name in wanted)
     # votes are written as synapses, so only their rounding differs
     torch.testing.assert_close(Runtime(back)(images), Runtime(network)(images))
@@ -96,7 +97,7 @@ def test_what_is_written_comes_back(pooling, tmp_path):
 
 @pytest.fixture(scope="module")
 def lenet(tmp_path_factory):
-    """A whole network with neurons that fire, its file, one image, and the spikes."""
+    """The file of a network whose neurons fire, one image, and the spikes."""
     torch.manual_seed(0)
     image = torch.rand(1, 1, 28, 28)
     model = small("lenet5", image, connectivity=0.3)
@@ -104,7 +105,7 @@ def lenet(tmp_path_factory):
         for parameter in model.parameters():
             parameter.mul_(2)
     path = tmp_path_factory.mktemp("nir") / "lenet5.nir"
-    write(describe(model), path)
+    write(trace_model(model), path)
     spikes = model(image)[:, 0]
     assert 0 < spikes.mean() < 1
     return path, image[0], spikes
@@ -120,7 +121,7 @@ def outputs(net, x, time_steps):
 
 @contextlib.contextmanager
 def quiet():
-    """Others print and warn while they import."""
+    """Silence the other packages, which print and warn on import."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -159,28 +160,30 @@ def test_norse_gives_the_same_spikes(lenet):
 # ---------------------------------------------------------------------- refusals
 
 
-def test_maximum_pooling_is_refused_with_what_to_train_instead():
+def test_maximum_pooling_is_refused_and_a_preset_is_suggested():
     preset = "cifar10-conv-avg"
-    refused(lambda: to_nir(describe(conv_net(pool="max"))), f"--preset {preset}", "maximum pooling")
+    refused(
+        lambda: to_nir(trace_model(conv_net(pool="max"))), f"--preset {preset}", "maximum pooling"
+    )
     model = build(resolve(preset).model)
-    pools = [stage.pool for stage in describe(model.eval()).stages if stage.pool]
+    pools = [stage.pool for stage in trace_model(model.eval()).stages if stage.pool]
     assert [pool.kind for pool in pools] == ["sum", "sum"]
 
 
 def test_a_soft_reset_is_refused():
-    network = describe(conv_net(pool="avg", kind="soft if"))
+    network = trace_model(conv_net(pool="avg", kind="soft if"))
     refused(lambda: to_nir(network), "reset: 'soft'", "NIR")
 
 
-def test_words_and_files(tmp_path):
-    refused(lambda: to_nir(describe(conv_net()), "median"), "pooling: unknown 'median'")
-    (tmp_path / "x").write_text("not one")
+def test_unknown_poolings_and_damaged_files_are_refused(tmp_path):
+    refused(lambda: to_nir(trace_model(conv_net()), "median"), "pooling: unknown 'median'")
+    (tmp_path / "x").write_text("not a NIR file")
     refused(lambda: from_nir(tmp_path / "x"), "is not a NIR file")
 
 
-def simple():
+def small_graph():
     layers = {"fc1": nn.Linear(3, 4), "lif1": LIF(), "fc2": nn.Linear(4, 2), "lif2": LIF()}
-    return to_nir(describe(Spiking(layers, time_steps=4, input_shape=(3,))))
+    return to_nir(trace_model(Spiking(layers, time_steps=4, input_shape=(3,))))
 
 
 def test_a_pool_before_its_neurons_is_refused():
@@ -193,19 +196,19 @@ def test_a_pool_before_its_neurons_is_refused():
         nir.Affine(np.ones((2, 8)), np.zeros(2)),
         nir.Output(np.array([2])),
     )
-    refused(lambda: from_nir(graph), "AvgPool2d at this place is not understood")
+    refused(lambda: from_nir(graph), "AvgPool2d in this position is not supported")
 
 
-def test_graphs_beyond_the_subset():
-    graph = simple()
+def test_graphs_that_are_not_supported_are_refused():
+    graph = small_graph()
     graph.edges.append(("fc1", "fc2"))
     refused(lambda: from_nir(graph), "branches")
-    graph = simple()
+    graph = small_graph()
     graph.nodes["fc1_neuron"].tau[0] *= 2
     refused(lambda: from_nir(graph), "tau", "the same for all neurons")
-    graph = simple()
+    graph = small_graph()
     graph.nodes["fc1_neuron"].v_leak[:] = 0.5
     refused(lambda: from_nir(graph), "v_leak")
-    graph = simple()
+    graph = small_graph()
     graph.nodes["fc1_neuron"] = nir.Threshold(np.ones(4))
-    refused(lambda: from_nir(graph), "Threshold", "not understood")
+    refused(lambda: from_nir(graph), "Threshold", "not supported")

@@ -1,4 +1,4 @@
-"""Engines: the same list of jobs on Ray and in a Slurm script ends like it does here."""
+"""Engines: the same jobs on Ray and in a Slurm script give the results of the local engine."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from refusal import refused
 
 from spikewire.cli import main
 from spikewire.config import resolve
-from spikewire.frontier.engines.ray import RETRIES, load
-from spikewire.frontier.sweep import Job, plan
+from spikewire.frontier import Job, plan
+from spikewire.frontier.engines.ray import RETRIES, import_ray
 from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import fit, threads
 
@@ -31,8 +31,8 @@ FIRST = "digits-deepr-0.2-seed0"
 
 @pytest.fixture(scope="module")
 def address():
-    """A cluster of two cores that knows nothing of us, as others would have it."""
-    load()
+    """A cluster of two cores that was not started by spikewire."""
+    import_ray()
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
@@ -42,7 +42,7 @@ def address():
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    """The frontier of the local engine; its runs are trained right here."""
+    """The frontier of the local engine; its runs are trained in this process."""
     folder = tmp_path_factory.mktemp("local")
     for job in plan(["digits"], ["deepr", "magnitude"], [0.2], 2):
         trained(job, folder, 3)
@@ -93,7 +93,7 @@ def training(folder: Path) -> tuple[int, int] | None:
 
 
 def halfway(run: Path, process: subprocess.Popen) -> tuple[int, int]:
-    """Wait until the run has a checkpoint and is far from its end; return who trains, for whom."""
+    """Wait until the run has a checkpoint and is far from its end; return `training` of it."""
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         metrics = run / "metrics.jsonl"
@@ -101,17 +101,17 @@ def halfway(run: Path, process: subprocess.Popen) -> tuple[int, int]:
             return pids
         time.sleep(0.01)
     process.kill()
-    pytest.fail(f"never half way: {process.communicate()}")
+    pytest.fail(f"never halfway: {process.communicate()}")
 
 
-def began_once(folder: Path) -> bool:
+def started_once(folder: Path) -> bool:
     return (folder / f"logs/{FIRST}.txt").read_text().count("epoch 1/30 ") == 1
 
 
 # ---------------------------------------------------------------------- Ray
 
 
-def test_ray_ends_like_the_local_engine(local, address, call, tmp_path):
+def test_ray_gives_the_results_of_the_local_engine(local, address, call, tmp_path):
     code, out, err = call(*WORDS, *SHORT, *on_ray(address), "--out", tmp_path)
     assert (code, err) == (0, "")
     assert untimed(tmp_path) == untimed(local)
@@ -125,19 +125,19 @@ def test_ray_ends_like_the_local_engine(local, address, call, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["training", "worker"])
-def test_what_is_killed_is_retried_from_its_checkpoint(address, tmp_path, never_killed, victim):
+def test_a_killed_training_is_retried_from_its_checkpoint(address, tmp_path, never_killed, victim):
     with started(tmp_path, *LONG, *on_ray(address)) as process:
         pid, parent = halfway(tmp_path / FIRST, process)
         os.kill(pid if victim == "training" else parent, signal.SIGKILL)
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     assert "raylet" not in out
-    assert began_once(tmp_path)
+    assert started_once(tmp_path)
     assert (tmp_path / FIRST / "model.safetensors").read_bytes() == never_killed
 
 
 @pytest.mark.slow
-def test_what_is_killed_each_time_is_given_up(address, tmp_path):
+def test_a_training_that_is_killed_each_time_fails(address, tmp_path):
     killed = set()
     with started(tmp_path, *LONG, *on_ray(address)) as process:
         while process.poll() is None:
@@ -175,13 +175,13 @@ def test_a_stopped_driver_leaves_no_orphan(address, tmp_path, never_killed, numb
         assert time.monotonic() < until, "an orphan"
         time.sleep(0.1)
     if number == signal.SIGINT:
-        assert "stopped; go on with" in (tmp_path / f"logs/{FIRST}.txt").read_text()
+        assert "stopped; resume with" in (tmp_path / f"logs/{FIRST}.txt").read_text()
     assert main([*WORDS, *LONG, "--out", str(tmp_path)]) == 0
-    assert began_once(tmp_path)
+    assert started_once(tmp_path)
     assert (tmp_path / FIRST / "model.safetensors").read_bytes() == never_killed
 
 
-def test_without_ray_it_is_one_line(call, tmp_path, monkeypatch):
+def test_a_missing_ray_is_reported_in_one_line(call, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     code, out, err = call("frontier", "--engine", "ray", "--out", tmp_path / "x")
     assert (code, out) == (2, "")
@@ -190,7 +190,7 @@ def test_without_ray_it_is_one_line(call, tmp_path, monkeypatch):
     assert call("frontier", "--dry-run")[0] == 0
 
 
-def test_more_than_a_machine_has_is_refused(address, call, tmp_path):
+def test_more_resources_than_any_machine_has_are_refused(address, call, tmp_path):
     code, _, err = call("frontier", *on_ray(address), "--gpus", "0.5", "--out", tmp_path)
     assert (code, err) == (2, "spikewire: no machine of the cluster has 1 cores and 0.5 GPUs\n")
 
@@ -203,7 +203,7 @@ def array_task(script: str, number: int) -> subprocess.CompletedProcess:
     return subprocess.run(["bash"], input=script, env=environment, text=True, capture_output=True)
 
 
-def test_an_array_task_begins_goes_on_and_ends(local, call, tmp_path, monkeypatch):
+def test_an_array_task_starts_resumes_and_ends(local, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path("it's a sweep; $HOME")
     words = [*WORDS, *SHORT, "--out", folder]
@@ -220,13 +220,13 @@ def test_an_array_task_begins_goes_on_and_ends(local, call, tmp_path, monkeypatc
     ]
     name = "digits-magnitude-0.2-seed0"
     model, log = folder / name / "model.safetensors", folder / f"logs/{name}.txt"
-    for begun, ended in ((1, 1), (1, 2), (1, 2)):  # from nothing, from a checkpoint, nothing to do
+    for first, last in ((1, 1), (1, 2), (1, 2)):  # new, resumed, nothing to do
         done = array_task(script, 1)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert model.read_bytes() == (local / name / model.name).read_bytes()
-        said = log.read_text()
-        assert (said.count("epoch 1/3 "), said.count("epoch 3/3 ")) == (begun, ended)
-        if ended == 1:
+        output = log.read_text()
+        assert (output.count("epoch 1/3 "), output.count("epoch 3/3 ")) == (first, last)
+        if last == 1:
             model.unlink()
     assert array_task(script, 4).returncode == 2
     (collect,) = (x for x in script.splitlines() if x.startswith("#   spikewire frontier "))
@@ -238,7 +238,7 @@ def test_an_array_task_begins_goes_on_and_ends(local, call, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--engine", "raj"], "--engine: unknown 'raj'; did you mean 'ray'?"),
         (["--engine", "ray", "--jobs", "2"], "--jobs: belongs to --engine local, not to 'ray'"),
@@ -255,59 +255,59 @@ def test_an_array_task_begins_goes_on_and_ends(local, call, tmp_path, monkeypatc
         (["--engine", "ray", "--address", "127.0.0.1:1"], "--address: no answer from 127.0.0.1:1"),
     ],
 )
-def test_flags_that_do_not_fit_are_refused(call, tmp_path, words, said):
+def test_flags_that_do_not_fit_the_engine_are_refused(call, tmp_path, words, message):
     code, out, err = call("frontier", *words, "--out", tmp_path / "x")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"spikewire: {said}")
+    assert err.startswith(f"spikewire: {message}")
 
 
 def test_a_dry_run_lists_the_commands_of_what_is_missing(local, call, tmp_path):
     folder = shutil.copytree(local, tmp_path / "two of four")
-    begun, absent = (folder / f"digits-{name}-0.2-seed0" for name in ("deepr", "magnitude"))
-    (begun / "model.safetensors").unlink()
+    stopped, absent = (folder / f"digits-{name}-0.2-seed0" for name in ("deepr", "magnitude"))
+    (stopped / "model.safetensors").unlink()
     shutil.rmtree(absent)
     words = [*WORDS, *SHORT, "--threads", "1", "--out", folder, "--dry-run"]
     code, out, err = call(*words)
     first, second = (shlex.split(line) for line in out.splitlines())
     assert (code, err) == (0, "")
-    assert first == ["spikewire", "train", "--resume", str(begun)]
+    assert first == ["spikewire", "train", "--resume", str(stopped)]
     assert second[:4] == ["spikewire", "train", "--out", str(absent)]
     assert not absent.exists()
     assert call(*first[1:])[0] == call(*second[1:])[0] == 0
     assert call(*words) == (0, "", "")
-    for run in (begun, absent):
+    for run in (stopped, absent):
         model = run / "model.safetensors"
         assert model.read_bytes() == (local / run.name / model.name).read_bytes()
 
 
-def test_a_negative_value_goes_through_to_the_training(call, tmp_path):
+def test_a_negative_value_is_passed_to_the_training(call, tmp_path):
     words = ["--methods", "dense", "--seeds", "1", "--centre=-1e-1", "--out", tmp_path]
     line = call("frontier", *words, *SHORT, "--dry-run")[1]
     assert "--centre=-1e-1" in line
     assert call(*shlex.split(line)[1:])[0] == 0
 
 
-def test_threads_follow_the_cores_where_the_settings_name_none(call, tmp_path):
-    def asked(*words):
+def test_the_threads_are_the_cores_if_the_settings_name_none(call, tmp_path):
+    def threads_of(*words):
         line = call("frontier", "--methods", "dense", "--seeds", "1", *words, "--dry-run")[1]
         return line.partition("--threads ")[2].split()[:1]
 
     on_three = ["--engine", "ray", "--cores", "3", "--out", tmp_path]
-    assert asked(*on_three, "--dataset", "mnist") == ["3"]
-    assert asked(*on_three, "--dataset", "mnist", "--threads", "2") == ["2"]
-    assert asked(*on_three) == [], "the preset of digits says one"
+    assert threads_of(*on_three, "--dataset", "mnist") == ["3"]
+    assert threads_of(*on_three, "--dataset", "mnist", "--threads", "2") == ["2"]
+    assert threads_of(*on_three) == [], "the preset of digits sets 1"
 
 
 def test_a_resumed_run_keeps_its_thread_count(tmp_path):
     def stop(event):
-        raise KeyboardInterrupt
+        return True
 
     config = resolve(flags={"epochs": "1", "time_steps": "2", "threads": "0"})
     seen = set()
     with threads(2), pytest.raises(KeyboardInterrupt):
         fit(config, tmp_path, progress=stop)
     other = RunDir(tmp_path).config({"threads": "1"})
-    refused(lambda: fit(other, tmp_path, resume=True), "--threads: 1", "began with 2")
+    refused(lambda: fit(other, tmp_path, resume=True), "--threads: 1", "was started with 2")
     with threads(1):
         fit(config, tmp_path, resume=True, progress=lambda _: seen.add(torch.get_num_threads()))
     assert seen == {2}

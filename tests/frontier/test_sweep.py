@@ -1,4 +1,4 @@
-"""The frontier as a list of jobs that can be stopped: order, refusals, failures, kills."""
+"""The frontier: order of the jobs, refusals, results, failures, kills."""
 
 import json
 import os
@@ -18,10 +18,9 @@ from matplotlib.image import imread
 from refusal import refused
 
 from spikewire.config import resolve
-from spikewire.frontier.engines.process import reason
-from spikewire.frontier.sweep import Job, Outcome, plan, points
-from spikewire.report import LIGHT, load
-from spikewire.report.figures import frontier as figure
+from spikewire.frontier import Job, Outcome, plan, points
+from spikewire.frontier.engines.process import failure_reason
+from spikewire.report import LIGHT, load, plot_frontier
 from spikewire.report.published import PUBLISHED
 from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
@@ -32,10 +31,10 @@ FLAGS = ["--epochs", str(EPOCHS), "--time-steps", "2", "--batch-size", "64"]
 WORDS = ["frontier", "--methods", "deepr,magnitude", "--connectivity", "0.2,0.1", "--seeds", "2"]
 WORDS += ["--jobs", "2", "--checkpoint-every", "1", *FLAGS]
 NAMES = [
-    f"digits-{method}-{share}-seed{seed}"
+    f"digits-{method}-{connectivity}-seed{seed}"
     for seed in (0, 1)
     for method in ("deepr", "magnitude")
-    for share in (0.2, 0.1)
+    for connectivity in (0.2, 0.1)
 ]
 
 
@@ -46,7 +45,7 @@ def started(folder: Path) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A frontier that nobody stopped, and what it said; its runs are trained right here."""
+    """A frontier that was not stopped, and its output; its runs are trained in this process."""
     folder = tmp_path_factory.mktemp("whole")
     shared = {"epochs": str(EPOCHS), "time_steps": "2", "batch_size": "64"}
     for job in plan(["digits"], ["deepr", "magnitude"], [0.2, 0.1], 2):
@@ -93,18 +92,18 @@ def test_the_first_seed_of_everything_comes_before_the_second():
     assert [job.name for job in several] == ["digits-dense-seed0", "mnist-dense-seed0"]
 
 
-def test_what_is_named_twice_runs_once():
+def test_a_job_that_is_listed_twice_runs_once():
     jobs = plan(["digits"], ["deepr", "deepr"], [0.1, 0.10000001], 1)
     assert jobs == [Job("digits", "deepr", 0.1, 0)]
 
 
-def test_a_flag_goes_to_the_methods_that_take_it():
+def test_a_flag_is_passed_to_the_methods_that_accept_it():
     shared = {"epochs": "3", "ramp": "0.5"}
     taken = {}
     for job in plan(["digits"], ["gradr", "deepr", "dense"], [0.1], 2)[3:]:
         config = resolve(flags=job.settings(shared))
         assert (config.method, config.epochs, config.seed) == (job.method, 3, 1)
-        assert config.asked == job.connectivity
+        assert config.target == job.connectivity
         taken[job.method] = config.options.get("ramp")
     assert taken == {"gradr": 0.5, "deepr": None, "dense": None}
 
@@ -145,63 +144,63 @@ def test_points_are_means_and_sample_deviations_over_seeds():
     lost = Job("digits", "deepr", 0.2, 0)
     found = points(
         [
-            Outcome(job[0], accuracy=0.90, reached=0.10, seconds=3.0),
-            Outcome(job[1], accuracy=0.94, reached=0.12, seconds=4.0),
-            Outcome(other, accuracy=0.99, reached=1.0, seconds=1.0),
-            Outcome(job[2], accuracy=0.98, reached=0.14, seconds=5.0),
+            Outcome(job[0], accuracy=0.90, actual=0.10, seconds=3.0),
+            Outcome(job[1], accuracy=0.94, actual=0.12, seconds=4.0),
+            Outcome(other, accuracy=0.99, actual=1.0, seconds=1.0),
+            Outcome(job[2], accuracy=0.98, actual=0.14, seconds=5.0),
             Outcome(job[3], error="out of memory"),
             Outcome(lost, error="out of memory"),
         ]
     )
-    assert [(p.method, p.asked, p.n, p.failed) for p in found] == [
+    assert [(p.method, p.target, p.n, p.failed) for p in found] == [
         ("deepr", 0.1, 3, 1),
         ("dense", None, 1, 0),
     ]
     sparse, dense = found
     assert sparse.accuracy == pytest.approx(0.94)
     assert sparse.deviation == pytest.approx(0.04)  # sqrt((0.04² + 0 + 0.04²) / 2)
-    assert (sparse.reached, sparse.seconds) == pytest.approx((0.12, 4.0))
+    assert (sparse.actual, sparse.seconds) == pytest.approx((0.12, 4.0))
     assert (dense.accuracy, dense.deviation) == (0.99, 0.0)
 
 
-def test_the_files_and_the_table_say_what_the_runs_say(whole):
+def test_the_file_and_the_table_match_the_runs(whole):
     folder, out = whole
     content = json.loads((folder / "frontier.json").read_text())
     assert [row["name"] for row in content["runs"]] == NAMES
     for row in content["runs"]:
         history = RunDir(folder / row["name"]).history()
         config = RunDir(folder / row["name"]).config()
-        assert (config.method, config.asked) == (row["method"], row["connectivity"])
+        assert (config.method, config.target) == (row["method"], row["connectivity"])
         assert config.seed == row["seed"]
         assert config.threads == 1
         assert row["accuracy"] == history[-1]["accuracy"]
-        assert row["reached"] == history[-1]["connectivity"]
+        assert row["actual"] == history[-1]["connectivity"]
         assert row["seconds"] == pytest.approx(sum(x["seconds"] for x in history), abs=0.06)
         assert row["error"] is None
     rows = []
     for point in content["points"]:
-        asked = f"{point['asked']:g}"
-        two = [x for x in content["runs"] if f"{x['method']}-{asked}-" in x["name"]]
+        target = f"{point['target']:g}"
+        two = [x for x in content["runs"] if f"{x['method']}-{target}-" in x["name"]]
         values = [100 * x["accuracy"] for x in two if x["method"] == point["method"]]
         mean, deviation = statistics.mean(values), statistics.stdev(values)
         assert 100 * point["accuracy"] == pytest.approx(mean)
         assert 100 * point["deviation"] == pytest.approx(deviation)
         assert point["n"] == len(values) == 2
         rows.append(
-            ["digits", point["method"], f"{point['asked']:.2%}", f"{point['reached']:.2%}"]
+            ["digits", point["method"], f"{point['target']:.2%}", f"{point['actual']:.2%}"]
             + [f"{mean:.2f}", "±", f"{deviation:.2f}", "2"]
         )
     assert len(rows) == 4
     assert table(out) == rows
 
 
-def test_the_figure_has_a_mark_for_each_point(whole):
+def test_the_figure_has_one_mark_per_point(whole):
     folder, _ = whole
     text = (folder / "frontier.svg").read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")
     assert all(word in text for word in ("deepr", "magnitude", "connectivity", "digits"))
     assert min(imread(folder / "frontier.png").shape[:2]) > 300
-    plot = figure([load(folder / name) for name in NAMES])
+    plot = plot_frontier([load(folder / name) for name in NAMES])
     assert plot is not None
     canvas = Figure()
     plot.draw(canvas, LIGHT)
@@ -209,16 +208,16 @@ def test_the_figure_has_a_mark_for_each_point(whole):
         xy for bars in canvas.axes[0].containers for xy in bars.lines[0].get_xydata().tolist()
     )
     found = json.loads((folder / "frontier.json").read_text())["points"]
-    wanted = sorted([100 * x["reached"], 100 * x["accuracy"]] for x in found)
+    wanted = sorted([100 * x["actual"], 100 * x["accuracy"]] for x in found)
     assert drawn == [pytest.approx(xy) for xy in wanted]
 
 
 @pytest.mark.parametrize("dataset", PUBLISHED)
-def test_published_points_stand_beside_ours_by_name(whole, dataset):
+def test_published_points_are_drawn_with_their_names(whole, dataset):
     run = load(whole[0] / NAMES[0])
     assert run.config
     run.config.dataset = dataset
-    plot = figure([run])
+    plot = plot_frontier([run])
     assert plot is not None
     canvas = Figure()
     plot.draw(canvas, LIGHT)
@@ -246,16 +245,16 @@ def test_runs_of_other_settings_are_refused(whole, call, tmp_path):
     assert f"{folder / NAMES[0]}: was made with other settings: lr, loss" in err
 
 
-def test_a_failing_run_is_recorded_and_the_others_go_on(whole, call, tmp_path):
+def test_a_failed_run_is_recorded_and_the_others_continue(whole, call, tmp_path):
     folder = shutil.copytree(whole[0], tmp_path / "failing")
-    damaged, begun, unread = (folder / name for name in NAMES[:3])
+    damaged, started_only, unread = (folder / name for name in NAMES[:3])
     (damaged / "model.safetensors").unlink()
     (damaged / "checkpoint.pt").write_bytes(b"nothing")
-    for path in begun.iterdir():  # killed before its first checkpoint was whole
+    for path in started_only.iterdir():  # killed before its first checkpoint was complete
         if path.name != "env.json":
             path.unlink()
-    (begun / "metrics.jsonl").write_bytes(b"")
-    (begun / ".checkpoint.pt.4242").write_bytes(b"half of it")
+    (started_only / "metrics.jsonl").write_bytes(b"")
+    (started_only / ".checkpoint.pt.4242").write_bytes(b"incomplete")
     (unread / "metrics.jsonl").write_bytes(b"")
     before = networks(folder)
     code, out, err = call(*WORDS, "--out", folder)
@@ -270,13 +269,13 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(whole, call, tmp_path):
     assert [row["n"] for row in untimed(folder)["points"]] == [1, 2, 1, 2]
     assert "1 (1 failed)" in out
     after = networks(folder)
-    assert after.keys() - before.keys() == {begun.name}
+    assert after.keys() - before.keys() == {started_only.name}
     assert all(after[name] == before[name] for name in before)
-    assert not [path for path in begun.iterdir() if path.name.startswith(".")]
+    assert not list(started_only.glob(".*.*")), "temporary files are removed"
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "line"),
+    ("code", "output", "line"),
     [
         (1, "epoch 1/8\nspikewire: loss is not finite\n", "loss is not finite"),
         (1, "Traceback\nRuntimeError: out of memory\n", "RuntimeError: out of memory"),
@@ -284,8 +283,8 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(whole, call, tmp_path):
         (3, "", "exit code 3"),
     ],
 )
-def test_why_a_run_failed_is_its_last_word_unless_it_was_killed(code, said, line):
-    assert reason(code, said) == line
+def test_the_reason_of_a_failure_is_the_last_line_or_the_signal(code, output, line):
+    assert failure_reason(code, output) == line
 
 
 # ---------------------------------------------------------------------- stopped
@@ -294,10 +293,10 @@ def test_why_a_run_failed_is_its_last_word_unless_it_was_killed(code, said, line
 def test_one_frontier_at_a_time_in_a_directory(tmp_path):
     def second():
         with locked(tmp_path, "frontier", patience=0.2):
-            raise AssertionError("two at a time")
+            raise AssertionError("two at the same time")
 
     with locked(tmp_path, "frontier"):
-        refused(second, tmp_path, "another frontier is at work")
+        refused(second, tmp_path, "another frontier is running")
     with locked(tmp_path, "frontier"):
         pass
 
@@ -315,31 +314,31 @@ def children(parent: int) -> list[int]:
 
 
 def halfway(folder: Path) -> set[str]:
-    """Return the runs with two epochs behind them, and so with a checkpoint of the first."""
+    """Return the unfinished runs with two epochs, and so with a checkpoint of the first."""
     found = set()
     for path in folder.glob("*/metrics.jsonl"):
-        with suppress(FileNotFoundError):  # a start that was cut short is begun again
+        with suppress(FileNotFoundError):  # a killed start is repeated
             if path.read_bytes().count(b"\n") >= 2:
                 found.add(path.parent.name)
     return found - networks(folder).keys()
 
 
 def saved(folder: Path) -> int:
-    """Return how often a worker has saved because it was told to stop."""
-    return sum(path.read_text().count("stopped; go on with") for path in folder.glob("logs/*"))
+    """Return how often a worker has saved because of a signal."""
+    return sum(path.read_text().count("stopped; resume with") for path in folder.glob("logs/*"))
 
 
 def interrupted(folder: Path, done: int, stop) -> tuple[int, str, int]:
-    """Start it; stop it once `done` runs are finished and another is half way.
+    """Start it; stop it once `done` runs are finished and another is halfway.
 
-    Return its exit code, its complaints, and how often workers had saved before this stop.
+    Return its exit code, its stderr, and how often workers had saved before this stop.
     """
     with started(folder) as process:
         until = time.monotonic() + 120
         while not (len(networks(folder)) >= done and halfway(folder)):
             if time.monotonic() > until or process.poll() is not None:
                 process.kill()
-                pytest.fail(f"{done} runs were not reached: {process.communicate()}")
+                pytest.fail(f"{done} runs did not finish: {process.communicate()}")
             time.sleep(0.005)
         before = saved(folder)
         stop(process)
@@ -348,9 +347,9 @@ def interrupted(folder: Path, done: int, stop) -> tuple[int, str, int]:
 
 
 def kill_all(process):
-    """As when the power fails: nobody saves."""
+    """Kill all processes, so that none of them saves."""
     for pid in (process.pid, *children(process.pid)):
-        with suppress(ProcessLookupError):  # a worker that had not begun ends with its parent
+        with suppress(ProcessLookupError):  # a worker that had not started ends with its parent
             os.kill(pid, signal.SIGKILL)
 
 
@@ -363,28 +362,30 @@ def control_c(process):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_a_killed_frontier_redoes_nothing_and_ends_the_same(whole, tmp_path):
-    finished, cut, counts = {}, set(), []
+def test_a_killed_frontier_repeats_nothing_and_gives_the_same_results(whole, tmp_path):
+    finished, resumed, counts = {}, set(), []
     for done, stop, code in ((1, kill_all, -9), (3, kill_parent, -9), (5, control_c, 130)):
         *ended, count = interrupted(tmp_path, done, stop)
         assert ended == [code, ""]
         counts.append(count)
         finished = {**networks(tmp_path), **finished}
-        cut |= halfway(tmp_path)
+        resumed |= halfway(tmp_path)
     process = started(tmp_path)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
     after = networks(tmp_path)
     assert sorted(after) == sorted(NAMES)
     assert len(finished) >= 5
-    assert all(after[name] == finished[name] for name in finished), "finished, yet done again"
-    assert cut
+    assert all(after[name] == finished[name] for name in finished), "a finished run was repeated"
+    assert resumed
     logs = {name: (tmp_path / f"logs/{name}.txt").read_text() for name in NAMES}
-    assert all(logs[name].count(f"epoch 1/{EPOCHS} ") == 1 for name in cut), "begun again"
-    assert counts[1] < counts[2] < saved(tmp_path), "not saved when the parent is killed, or at ^C"
+    assert all(logs[name].count(f"epoch 1/{EPOCHS} ") == 1 for name in resumed), "started again"
+    assert counts[1] < counts[2] < saved(tmp_path), (
+        "not saved when the parent is killed, or at Ctrl-C"
+    )
     assert table(out) == table(whole[1])
     assert untimed(tmp_path) == untimed(whole[0])
     for name in NAMES:
         network = (whole[0] / name / "model.safetensors").read_bytes()
         assert (tmp_path / name / "model.safetensors").read_bytes() == network
-        assert not list((tmp_path / name).glob(".*")), "half-written files are swept away"
+        assert not list((tmp_path / name).glob(".*.*")), "temporary files are removed"

@@ -1,4 +1,4 @@
-"""A step replayed as a CUDA graph is the step that Python would have taken."""
+"""A step replayed as a CUDA graph equals the step run from Python."""
 
 import pytest
 import torch
@@ -38,45 +38,46 @@ def noise() -> Dataset:
 
 
 def digits(graph: bool) -> Config:
-    """Return settings with dropout, a method that rewires, and fewer time steps early on."""
-    short = {"epochs": 2, "batch_size": 128, "early_time_steps": 2, "early": 0.5, "time_steps": 4}
+    """Return settings with dropout, a method that prunes, and fewer time steps early on."""
+    short = {"epochs": 2, "batch_size": 128, "time_steps": 4}
+    short |= {"early_time_steps": (2,), "early": (0.5,)}
     return Config(method="budget", dropout=0.2, init="firing", graph=graph, **short)
 
 
-def left(training: Training, loss: Tensor) -> list[Tensor]:
-    """Return all that a step has left behind."""
+def results(training: Training, loss: Tensor) -> list[Tensor]:
+    """Return the loss, gradients and buffers after a step."""
     gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
     buffers = list(training.model.buffers())
     return [tensor.double() for tensor in (loss, *gradients, *buffers)]
 
 
-def test_a_replay_leaves_what_the_step_itself_leaves():
-    """On a batch that was not there at the capture; the random numbers of dropout are the same."""
+def test_a_replay_leaves_the_same_gradients_and_buffers_as_the_step():
+    """On another batch than that of the capture, with the same random numbers for dropout."""
     precise = {"precision": "bf16", "channels_last": True, "time_steps": 4, "init": "firing"}
     config = Config(dataset="cifar10", method="gradr", batch_size=16, graph=True, **precise)
     training = prepare(config, noise())
     training.model.train()
     first, second, *_ = training.train.epoch(0)
     training.step(*first)
-    assert training.model.bn1.num_batches_tracked == 1  # rehearsals do not count
+    assert training.model.bn1.num_batches_tracked == 1  # warm-up runs do not count
     random, buffers = torch.cuda.get_rng_state(), [b.clone() for b in training.model.buffers()]
-    replayed = left(training, training.work(*second))
+    replayed = results(training, training.compute(*second))
     assert not torch.equal(random, torch.cuda.get_rng_state())
     torch.cuda.set_rng_state(random)
     for buffer, before in zip(training.model.buffers(), buffers, strict=True):
         buffer.copy_(before)
-    expected = left(training, training.learn(*second))
+    expected = results(training, training.learn(*second))
     assert len(replayed) == len(expected) == 1 + 8 + 2 * 6 + 3 * 6
     for a, b in zip(replayed, expected, strict=True):
         assert float((a - b).norm()) <= 1e-2 * float(b.norm())
 
 
-def test_a_capture_leaves_no_trace():
+def test_a_capture_changes_no_state():
     training = prepare(digits(True))
     before = {key: value.clone() for key, value in training.model.state_dict().items()}
     random = torch.cuda.get_rng_state()
-    assert isinstance(training.work, Graph)
-    training.work._capture(*next(training.train.epoch(0)))
+    assert isinstance(training.compute, Graph)
+    training.compute._capture(*next(training.train.epoch(0)))
     assert torch.equal(random, torch.cuda.get_rng_state())
     for key, value in training.model.state_dict().items():
         assert torch.equal(value, before[key])
@@ -88,9 +89,9 @@ def test_twenty_steps_are_the_same_with_and_without():
         training = prepare(digits(graph))
         batches = [batch for epoch in range(2) for batch in training.train.epoch(epoch)][:20]
         losses.append([training.step(*batch).item() for batch in batches])
-        connectivity.append(training.method.reached())
-    assert isinstance(training.work, Graph)
-    assert training.work.time_steps == 4  # captured a second time
+        connectivity.append(training.pruner.connectivity())
+    assert isinstance(training.compute, Graph)
+    assert training.compute.time_steps == 4  # captured a second time
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert losses[1][-1] < losses[1][0]
     assert connectivity[0] == connectivity[1] < 0.5
@@ -98,8 +99,7 @@ def test_twenty_steps_are_the_same_with_and_without():
 
 def test_a_stopped_run_is_captured_again(tmp_path):
     def stop(event):
-        if isinstance(event, Step) and event.step == 13:
-            raise KeyboardInterrupt
+        return isinstance(event, Step) and event.step == 13
 
     whole = fit(digits(True))
     with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,6 @@
-"""What only a GPU can show: real sizes, the compiler's code, graph capture, equal bits.
+"""What needs a GPU: real sizes, the compiler's code, graph capture, equal bits.
 
-Every new set of constants costs seconds of compilation, so all tests share few of them.
+Every new set of constants costs seconds of compilation, so all tests use few of them.
 """
 
 import copy
@@ -14,10 +14,12 @@ from torch.nn import functional as F
 
 from spikewire import kernels
 from spikewire.kernels import ops
-from spikewire.nn import fusion as fuse
-from spikewire.nn.models import Spiking, build, scale_to_fire_
-from spikewire.nn.neurons import LIF
-from spikewire.pruning import selection as cut
+from spikewire.nn.fusion import find_groups, run_group
+from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.layers import Spiking
+from spikewire.nn.models import build
+from spikewire.nn.neurons import LIF, NeuronConstants
+from spikewire.pruning.selection import top_k_mask
 
 pytestmark = pytest.mark.gpu
 
@@ -45,7 +47,7 @@ def loss_of(forward, images: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(10 * output.float().mean(0), labels)
 
 
-def far(a: Tensor, b: Tensor) -> float:
+def relative_error(a: Tensor, b: Tensor) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm())
 
 
@@ -61,23 +63,23 @@ def far(a: Tensor, b: Tensor) -> float:
 def test_layer_of_the_real_size(dtype, static, pool):
     torch.manual_seed(1)
     x = torch.randn(1 if static else 4, 8, 32, 32, 256, device="cuda", dtype=dtype).movedim(-1, 2)
-    row = [nn.BatchNorm2d(256).cuda(), LIF(), *([nn.MaxPool2d(2)] if pool else [])]
-    nn.init.normal_(row[0].weight, 1.5, 0.3)
-    wide_row = [copy.deepcopy(layer).double() for layer in row]
+    group = [nn.BatchNorm2d(256).cuda(), LIF(), *([nn.MaxPool2d(2)] if pool else [])]
+    nn.init.normal_(group[0].weight, 1.5, 0.3)
+    wide_group = [copy.deepcopy(layer).double() for layer in group]
     x, wide = x.requires_grad_(), x.detach().double().requires_grad_()
-    spikes = fuse.run(row, x, 4)
-    truth = wide_row[0](wide.flatten(0, 1)).unflatten(0, wide.shape[:2])
-    truth = wide_row[1](truth.expand(4, *truth.shape[1:]))
+    spikes = run_group(group, x, 4)
+    truth = wide_group[0](wide.flatten(0, 1)).unflatten(0, wide.shape[:2])
+    truth = wide_group[1](truth.expand(4, *truth.shape[1:]))
     if pool:
-        truth = wide_row[2](truth.flatten(0, 1)).unflatten(0, (4, 8))
+        truth = wide_group[2](truth.flatten(0, 1)).unflatten(0, (4, 8))
     assert (spikes != truth).double().mean() < 1e-5  # float32 decides at the threshold itself
     grad = torch.randn_like(spikes)
-    got = torch.autograd.grad(spikes, [x, *row[0].parameters()], grad)
-    want = torch.autograd.grad(truth, [wide, *wide_row[0].parameters()], grad.double())
+    got = torch.autograd.grad(spikes, [x, *group[0].parameters()], grad)
+    want = torch.autograd.grad(truth, [wide, *wide_group[0].parameters()], grad.double())
     for a, b in zip(got, want, strict=True):
-        assert far(a, b) < 5e-3
-    for a, b in zip(row[0].buffers(), wide_row[0].buffers(), strict=True):
-        assert far(a, b) < 1e-5
+        assert relative_error(a, b) < 5e-3
+    for a, b in zip(group[0].buffers(), wide_group[0].buffers(), strict=True):
+        assert relative_error(a, b) < 1e-5
 
 
 def test_more_currents_than_32_bits_can_count():
@@ -91,8 +93,8 @@ def test_more_currents_than_32_bits_can_count():
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("values", ["many", "tied", "equal"])
-def test_selection_of_the_real_size_waits_for_nothing(values):
-    """More than the programs can count in one set of bytes."""
+def test_selection_of_the_real_size_does_not_wait_for_the_device(values):
+    """More values than the programs can count in one set of bytes."""
     torch.manual_seed(3)
     scores = torch.randn(150_000_001, device="cuda")
     scores = {"many": scores, "tied": (9 * scores).round(), "equal": torch.ones_like(scores)}[
@@ -100,22 +102,22 @@ def test_selection_of_the_real_size_waits_for_nothing(values):
     ]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        mask = cut.top_k_mask(scores, 7_000_000)
+        mask = top_k_mask(scores, 7_000_000)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     kernels.use("torch")
     assert mask.sum() == 7_000_000
-    assert torch.equal(mask, cut.top_k_mask(scores, 7_000_000))
+    assert torch.equal(mask, top_k_mask(scores, 7_000_000))
 
 
 def test_auto_takes_the_kernels():
     model, images, _ = network()
     assert kernels.fusible(images, 4)
-    assert sum(len(group) > 1 for group in fuse.groups(model)) == 6
+    assert sum(len(group) > 1 for group in find_groups(model)) == 6
 
 
 def test_network_learns_the_same_on_both_paths():
-    """Twelve steps of Adam: rounding makes the paths part, the loss must not."""
+    """Twelve steps of Adam: rounding makes the weights differ, the loss must not."""
     losses = {}
     for path in ("triton", "torch"):
         kernels.use(path)
@@ -132,7 +134,7 @@ def test_network_learns_the_same_on_both_paths():
 
 
 def test_compiled_network():
-    """The same loss and gradients, and no kernel that copies currents for the sake of a layout."""
+    """The same loss and gradients, and no kernel that copies currents to change their layout."""
     model, images, labels = network()
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
@@ -148,7 +150,7 @@ def test_compiled_network():
     assert not re.search(r"fused_\w*statistics", "".join(sources))
     assert loss.item() == pytest.approx(expected.item(), rel=0.05)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    assert far(model.fc2.weight.grad, twin.fc2.weight.grad) < 0.2
+    assert relative_error(model.fc2.weight.grad, twin.fc2.weight.grad) < 0.2
 
 
 def test_two_runs_are_equal_bit_for_bit():
@@ -156,12 +158,15 @@ def test_two_runs_are_equal_bit_for_bit():
     x = torch.randn(4 * 16, 32, 32, 256, device="cuda", dtype=torch.bfloat16).permute(0, 3, 1, 2)
     grad = torch.randn_like(x)
     one = torch.ones(256, device="cuda")
+    constants = {"eps": 1e-5, "batch_statistics": True, **NeuronConstants().keywords()}
+    constants |= {"time_steps": 4, "static": False, "pool": False}
     runs = []
     for _ in range(2):
-        norm = (*ops.statistics(x, one.clone(), one.clone(), 0.1), one, one, 1e-5, True)
-        rest = (4, False, False, 2.0, 1.0, 0.0, "atan")
-        spikes, winners = ops.fire(x, *norm, *rest)
-        runs.append((*norm[:2], spikes, *ops.fire_backward(grad, winners, x, *norm, *rest)))
+        mean, variance = ops.statistics(x, one.clone(), one.clone(), momentum=0.1)
+        inputs = x, mean, variance, one, one
+        spikes, winners = ops.fire(*inputs, **constants)
+        backward = ops.fire_backward(grad, winners, *inputs, **constants)
+        runs.append((mean, variance, spikes, *backward))
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 

@@ -9,7 +9,7 @@ from refusal import refused
 
 from spikewire import METHODS
 
-Admm = METHODS["admm"]
+ADMM = METHODS["admm"]
 KINDS = {torch.optim.SGD: 0.5, torch.optim.Adam: 0.02}
 
 
@@ -20,17 +20,18 @@ def each(function, *layers):
     ]
 
 
-def sparse(values, share):
-    return blank(values, compete(each(abs, values), share))
+def sparse(values, fraction):
+    return blank(values, compete(each(abs, values), fraction))
 
 
 @pytest.mark.parametrize("begin", [0.0, 0.1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_its_twin(kind, begin):
-    task, steps, every, rho, share = Task(6, 5, 3), 40, 4, 0.05, 0.2
+    task, steps, every, rho, fraction = Task(6, 5, 3), 40, 4, 0.05, 0.2
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
-    method = Admm(connectivity=share, rho=rho, begin=begin, harden=0.7, every=every)
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = ADMM(connectivity=fraction, rho=rho, begin=begin, harden=0.7, every=every).attach(
+        task.model, optimizer, total_steps=steps
+    )
     first, u = max(1, round(begin * steps)), each(lambda x: 0.0, twin.read())
     z = u
     for step in range(1, steps + 1):
@@ -40,21 +41,22 @@ def test_equals_its_twin(kind, begin):
         pull_of = each(lambda w, z, u: rho * (w - z + u), twin.read(), z, u) if pulling else None
         twin.masked_step(step, add=pull_of)
         if step == first:
-            z = sparse(twin.read(), share)
+            z = sparse(twin.read(), fraction)
         elif first < step < 28 and step % every == 0:
-            z = sparse(each(lambda w, u: w + u, twin.read(), u), share)
+            z = sparse(each(lambda w, u: w + u, twin.read(), u), fraction)
             u = each(lambda w, z, u: u + w - z, twin.read(), z, u)
         elif step == 28:
-            twin.prune(compete(twin.sizes(), share))
-        assert agrees(task, method.masks(), twin, atol=1e-10)
+            twin.prune(compete(twin.sizes(), fraction))
+        assert agrees(task, pruner.masks(), twin, atol=1e-10)
     assert sum(map(sum, twin.masks)) == 9
 
 
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Admm(connectivity=0.5, rho=1.0, begin=0.0, harden=0.5, every=2)
-    method.attach(layer, optimizer, total_steps=6)
+    ADMM(connectivity=0.5, rho=1.0, begin=0.0, harden=0.5, every=2).attach(
+        layer, optimizer, total_steps=6
+    )
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)  # Z = (.5, -.3, 0, 0), U = 0
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.2, 0.1])
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)  # the two that Z lacks shrink by a tenth
@@ -68,13 +70,14 @@ def test_the_pull_alone_makes_the_weights_sparse():
     torch.manual_seed(0)
     layer = torch.nn.Linear(10, 10, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Admm(connectivity=0.1, rho=1.0, begin=0.0, harden=1.0, every=1)
-    method.attach(layer, optimizer, total_steps=200)
+    pruner = ADMM(connectivity=0.1, rho=1.0, begin=0.0, harden=1.0, every=1).attach(
+        layer, optimizer, total_steps=200
+    )
     for _ in range(199):
         layer.weight.grad = torch.zeros_like(layer.weight)
         optimizer.step()
     assert 1 <= (layer.weight.abs() > 1e-6).sum() <= 10
-    assert method.connectivity() == 1
+    assert pruner.connectivity() == 1
 
 
 def test_no_pull_until_cut_is_dense_and_everything_kept_is_dense_bit_for_bit():
@@ -85,7 +88,7 @@ def test_no_pull_until_cut_is_dense_and_everything_kept_is_dense_bit_for_bit():
         task = Task(6, 5, 3, dtype=torch.float32)
         dense = copy.deepcopy(task)
         optimizer, plain = (torch.optim.Adam(x.weights, lr=0.02) for x in (task, dense))
-        Admm(**options).attach(task.model, optimizer, total_steps=20)
+        ADMM(**options).attach(task.model, optimizer, total_steps=20)
         for step in range(19):
             for each_task, mover in ((task, optimizer), (dense, plain)):
                 each_task.backward(step)
@@ -97,11 +100,12 @@ def test_layers_without_gradient_of_one_weight_and_of_zeros_are_cut_too():
     model = torch.nn.ModuleDict({"used": row(0.0, 0.0, 0.0, 0.0), "idle": row(1.0, 2.0, 3.0, 4.0)})
     model["one"] = row(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Admm(connectivity=0.25, begin=0.0, harden=1.0, scope="layer", every=1000)
-    method.attach(model, optimizer, total_steps=3)
+    pruner = ADMM(connectivity=0.25, begin=0.0, harden=1.0, scope="layer", every=1000).attach(
+        model, optimizer, total_steps=3
+    )
     for _ in range(3):
         pull(model["used"], optimizer, 0.0, 0.0, 0.0, 0.0)
-    assert [int(m.sum()) for m in method.finish().values()] == [1, 1, 1]
+    assert [int(m.sum()) for m in pruner.finish().values()] == [1, 1, 1]
     assert model["idle"].weight.tolist() == [[0.0, 0.0, 0.0, 4.0]]
 
 
@@ -110,4 +114,4 @@ def test_layers_without_gradient_of_one_weight_and_of_zeros_are_cut_too():
     [("connectivity", 0.0), ("rho", -1.0), ("begin", 1.0), ("harden", 0.1), ("every", 0)],
 )
 def test_a_wrong_value_is_named(field, value):
-    refused(lambda: Admm(**{field: value}), field, value)
+    refused(lambda: ADMM(**{field: value}), field, value)

@@ -33,11 +33,12 @@ def shrunk(u, masks, taken):
 @pytest.mark.parametrize(("scope", "fixed"), [("global", 1.0), ("layer", 0.8)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_its_twin(kind, scope, fixed, balance, shrink):
-    task, steps, ramp, every, share = Task(6, 5, 3), 40, 0.5, 3, 0.2
+    task, steps, ramp, every, fraction = Task(6, 5, 3), 40, 0.5, 3, 0.2
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
     options = {"fixed": fixed, "scope": scope, "floor": 0.5, "balance": balance, "shrink": shrink}
-    method = Budget(connectivity=share, ramp=ramp, every=every, **options)
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = Budget(connectivity=fraction, ramp=ramp, every=every, **options).attach(
+        task.model, optimizer, total_steps=steps
+    )
     u, back = twin.read(), 0
     scales, taken = [len(layer) ** balance for layer in u], [0.0 for _ in u]
     for step in range(1, steps + 1):
@@ -49,7 +50,7 @@ def test_equals_its_twin(kind, scope, fixed, balance, shrink):
         twin.move(g)
         u = twin.read()
         if (step % every == 0 and step <= fixed * steps) or step == ramp * steps:
-            now, sizes = path(step / steps / ramp, share), sizes_of(u, scales)
+            now, sizes = path(step / steps / ramp, fraction), sizes_of(u, scales)
             before = twin.masks
             if scope == "global":
                 twin.masks = compete(sizes, now, floor=0.5)
@@ -62,7 +63,7 @@ def test_equals_its_twin(kind, scope, fixed, balance, shrink):
                 for pair in zip(u, twin.masks, strict=True)
             ]
             taken = [shrink * max(sizes, default=0.0) for sizes in absent]
-        assert [m.flatten().tolist() for m in method.masks().values()] == twin.masks
+        assert [m.flatten().tolist() for m in pruner.masks().values()] == twin.masks
         assert close(task.flat(), sum(shrunk(u, twin.masks, taken), []), 1e-12)
     assert sum(map(sum, twin.masks)) == 9
     assert back > 0  # some came back
@@ -71,21 +72,21 @@ def test_equals_its_twin(kind, scope, fixed, balance, shrink):
 def test_a_sparse_start_begins_with_the_strongest_and_ends_exactly():
     layer = row(0.5, -0.3, 0.2, 0.1, 0.4, 0.0, 0.0, 0.0)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Budget(connectivity=0.25, first=0.5, ramp=1.0, every=1)
-    method.attach(layer, optimizer, total_steps=4)
-    counts = [int(method.masks()["weight"].sum())]
-    assert method.masks()["weight"].tolist() == [[True, True, True, False, True] + 3 * [False]]
+    pruner = Budget(connectivity=0.25, first=0.5, ramp=1.0, every=1).attach(
+        layer, optimizer, total_steps=4
+    )
+    counts = [int(pruner.masks()["weight"].sum())]
+    assert pruner.masks()["weight"].tolist() == [[True, True, True, False, True] + 3 * [False]]
     for _ in range(4):
         pull(layer, optimizer, *8 * [0.0])
-        counts.append(int(method.masks()["weight"].sum()))
+        counts.append(int(pruner.masks()["weight"].sum()))
     assert counts == [round(8 * path(i / 4, 0.25, 0.5)) for i in range(5)] == [4, 3, 2, 2, 2]
 
 
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Budget(connectivity=0.5, ramp=0.25, every=1)
-    method.attach(layer, optimizer, total_steps=4)
+    Budget(connectivity=0.5, ramp=0.25, every=1).attach(layer, optimizer, total_steps=4)
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.0, 0.0])
     pull(layer, optimizer, 0.0, 0.0, 6.0, 0.0)
@@ -99,8 +100,9 @@ def test_by_hand():
 def test_shrink_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Budget(connectivity=0.5, ramp=0.25, every=2, shrink=0.5)
-    method.attach(layer, optimizer, total_steps=4)
+    pruner = Budget(connectivity=0.5, ramp=0.25, every=2, shrink=0.5).attach(
+        layer, optimizer, total_steps=4
+    )
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.2, 0.1])
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
     # the strongest that is left out has .2, so all others lose .1
@@ -111,7 +113,7 @@ def test_shrink_by_hand():
     pull(layer, optimizer, 0.0, -2.7, 0.0, 0.0)
     # between two rewirings the second falls to -.03, below what is taken: present, but 0
     assert layer.weight.tolist()[0] == pytest.approx([0.45, 0.0, 0.0, 0.0])
-    assert method.masks()["weight"].tolist() == [[True, True, False, False]]
+    assert pruner.masks()["weight"].tolist() == [[True, True, False, False]]
 
 
 @pytest.mark.parametrize("first", [1.0, 0.9])
@@ -123,7 +125,7 @@ def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost, first)
         nn.Conv2d(2, 2, 1, bias=False), nn.Flatten(), nn.Linear(32, 1, bias=False)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    method = Budget(
+    pruner = Budget(
         connectivity=0.5,
         ramp=0.5,
         every=1,
@@ -132,33 +134,32 @@ def test_what_costs_more_must_be_stronger_and_the_count_stays_exact(cost, first)
         first=first,
         cost=cost,
         price=0.5,
-    )
-    method.attach(model, optimizer, total_steps=2)
+    ).attach(model, optimizer, total_steps=2)
     image = torch.ones(1, 2, 4, 4)
     image[:, 1] = 0.0
     for _ in range(2):
         model(image).sum().backward()
         optimizer.step()
-    masks = method.masks()
+    masks = pruner.masks()
     assert sum(int(mask.sum()) for mask in masks.values()) == 18
     uses = {"weights": 1, "synapses": 16, "synops": 8}[cost]
-    strength = [w.detach().abs().flatten() for w in method_latents(method)]
+    strength = [w.detach().abs().flatten() for w in latents(pruner)]
     scores = torch.cat([strength[0] / uses**0.5, strength[1]])
     wanted = torch.zeros(36, dtype=torch.bool)
     wanted[scores.topk(18).indices] = True
     assert torch.equal(torch.cat([mask.flatten() for mask in masks.values()]), wanted)
-    method.finish()
+    pruner.finish()
     assert not any(module._forward_hooks for module in model)
 
 
 def test_a_failed_training_is_not_handed_over_as_an_empty_network():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Budget(connectivity=0.5, ramp=0.5, every=1).attach(layer, optimizer, total_steps=4)
+    pruner = Budget(connectivity=0.5, ramp=0.5, every=1).attach(layer, optimizer, total_steps=4)
     for gradient in (0.0, float("nan"), 0.0, 0.0):
         pull(layer, optimizer, gradient, 0.0, 0.0, 0.0)
     with pytest.raises(TrainingFailed, match="not finite"):
-        method.finish()
+        pruner.finish()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -167,12 +168,13 @@ def test_half_precision_weights_compete_as_wide_ones(dtype):
     torch.manual_seed(0)
     model = nn.Linear(784, 800, bias=False, dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    method = Budget(connectivity=0.01, ramp=1.0, every=1, balance=1.0)
-    method.attach(model, optimizer, total_steps=1)
+    pruner = Budget(connectivity=0.01, ramp=1.0, every=1, balance=1.0).attach(
+        model, optimizer, total_steps=1
+    )
     size = model.weight.detach().abs()
     model.weight.grad = torch.zeros_like(model.weight)
     optimizer.step()
-    mask = method.masks()["weight"]
+    mask = pruner.masks()["weight"]
     assert size[mask].min() >= size[~mask].max()
 
 
@@ -185,7 +187,7 @@ def test_a_model_may_be_saved_whole_and_copied_while_it_is_managed(cost):
     """A copy belongs to nobody; what runs through it is not counted."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Budget(connectivity=0.5, cost=cost, every=1).attach(model, optimizer, total_steps=4)
+    pruner = Budget(connectivity=0.5, cost=cost, every=1).attach(model, optimizer, total_steps=4)
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
@@ -194,37 +196,38 @@ def test_a_model_may_be_saved_whole_and_copied_while_it_is_managed(cost):
         other(torch.ones(1, 4))
         its = torch.optim.SGD(other.parameters(), lr=0.1)
         Budget(connectivity=0.5).attach(other, its, total_steps=4).detach()
-    assert method._uses is None or not method._uses.seen
-    refused(lambda: Budget().attach(model, optimizer, total_steps=4), "another method manages")
-    method.detach()
+    assert pruner.uses is None or not pruner.uses.calls
+    refused(lambda: Budget().attach(model, optimizer, total_steps=4), "another pruner has it")
+    pruner.detach()
 
 
-def method_latents(method):
-    return [layer.state["latent"] for layer in method._layers]
+def latents(pruner):
+    return [layer.state["latent"] for layer in pruner.layers]
 
 
-def test_the_wiring_stays_after_fixed():
+def test_the_masks_stays_after_fixed():
     task = Task(6, 5, 3)
     optimizer = torch.optim.SGD(task.weights, lr=1.0)
-    method = Budget(connectivity=0.3, every=1, ramp=0.2, fixed=0.5)
-    method.attach(task.model, optimizer, total_steps=40)
+    pruner = Budget(connectivity=0.3, every=1, ramp=0.2, fixed=0.5).attach(
+        task.model, optimizer, total_steps=40
+    )
     for step in range(40):
         task.backward(step)
         optimizer.step()
         if step == 19:
-            assert method.stats()["pruned"] > 0
-    assert method.stats()["pruned"] == 0
+            assert pruner.stats()["pruned"] > 0
+    assert pruner.stats()["pruned"] == 0
 
 
 @pytest.mark.parametrize("options", [{"ramp": 1.0}, {"every": 10_000}, {"ramp": 0.01}])
 def test_late_rare_and_sudden_budgets_end_exactly(options):
     task = Task(6, 5, 3)
     optimizer = torch.optim.Adam(task.weights, lr=0.02)
-    method = Budget(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)
+    pruner = Budget(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)
     for step in range(10):
         task.backward(step)
         optimizer.step()
-    assert sum(int(m.sum()) for m in method.finish().values()) == 9
+    assert sum(int(m.sum()) for m in pruner.finish().values()) == 9
 
 
 def fading(floor):
@@ -232,12 +235,13 @@ def fading(floor):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(50, 40, bias=False), nn.Linear(40, 10, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    method = Budget(connectivity=0.05, floor=floor, ramp=1.0)
-    method.attach(model, optimizer, total_steps=1)
+    pruner = Budget(connectivity=0.05, floor=floor, ramp=1.0).attach(
+        model, optimizer, total_steps=1
+    )
     model[0].weight.grad = torch.zeros_like(model[0].weight)
     model[1].weight.grad = model[1].weight.detach() * (1 - 1e-4)
     optimizer.step()
-    return [int(mask.sum()) for mask in method.finish().values()]
+    return [int(mask.sum()) for mask in pruner.finish().values()]
 
 
 @pytest.mark.parametrize(("floor", "least"), [(0.5, 10), (0.1, 2), (0.0, 1)])
@@ -248,24 +252,25 @@ def test_a_layer_that_fades_keeps_its_floor(floor, least):
 def test_a_layer_that_starts_at_zero_does_not_take_everything():
     model = nn.ModuleDict({"zero": row(*[0.0] * 20), "used": row(*[0.5] * 20)})
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    method = Budget(connectivity=0.5, ramp=1.0).attach(model, optimizer, total_steps=1)
+    pruner = Budget(connectivity=0.5, ramp=1.0).attach(model, optimizer, total_steps=1)
     for layer in model.values():
         layer.weight.grad = torch.ones_like(layer.weight)
     optimizer.step()
-    assert [int(mask.sum()) for mask in method.finish().values()] == [1, 19]
+    assert [int(mask.sum()) for mask in pruner.finish().values()] == [1, 19]
 
 
 def test_layers_of_zeros_of_one_weight_and_without_gradient():
     model = nn.ModuleDict({"used": row(0.0, 0.0, 0.0, 0.0), "idle": row(1.0, 2.0, 3.0, 4.0)})
     model["one"] = row(0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Budget(connectivity=0.25, ramp=0.5, scope="layer")
-    method.attach(model, optimizer, total_steps=2)
+    pruner = Budget(connectivity=0.25, ramp=0.5, scope="layer").attach(
+        model, optimizer, total_steps=2
+    )
     for _ in range(2):
         pull(model["used"], optimizer, 0.0, 0.0, 0.0, -1.0)
     assert model["idle"].weight.tolist() == [[0.0, 0.0, 0.0, 4.0]]
     assert model["used"].weight.tolist()[0] == pytest.approx([0.0, 0.0, 0.0, 0.2])
-    assert [int(m.sum()) for m in method.finish().values()] == [1, 1, 1]
+    assert [int(m.sum()) for m in pruner.finish().values()] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,18 @@ import pytest
 import torch
 from reference import SpikingNet, Task, close, deepr_step, pull, row, signs_of
 
-from spikewire import DeepR, SpikewireError
+from spikewire import DeepR, Pruner, SpikewireError
 from spikewire.data import load
 
 torch.set_num_threads(1)  # tiny tensors: threads only cost
 
 
-def counts(method: DeepR) -> list[int]:
-    return [int(mask.sum()) for mask in method.masks().values()]
+def counts(pruner: Pruner) -> list[int]:
+    return [int(mask.sum()) for mask in pruner.masks().values()]
 
 
 class Draws:
-    """The method's random stream, read a second time: a seed a layer, then noise, then picks."""
+    """The random stream of a method, read again: one seed per layer, then noise, then picks."""
 
     def __init__(self, seed: int):
         self.seeds = torch.Generator().manual_seed(seed)
@@ -43,9 +43,10 @@ def test_equals_algorithm_1_given_the_same_draws(alpha, connectivity):
     optimizer = torch.optim.SGD(task.weights, lr=lr)
     theta = [[abs(x) for x in w.flatten().tolist()] for w in task.weights]
     sign = [signs_of(w.flatten().tolist()) for w in task.weights]
-    method = DeepR(connectivity=connectivity, alpha=alpha, temperature=temperature)
-    method.attach(task.model, optimizer, total_steps=steps, seed=7)
-    active = [mask.flatten().tolist() for mask in method.masks().values()]
+    pruner = DeepR(connectivity=connectivity, alpha=alpha, temperature=temperature).attach(
+        task.model, optimizer, total_steps=steps, seed=7
+    )
+    active = [mask.flatten().tolist() for mask in pruner.masks().values()]
     draws, replaced = Draws(7), 0
     for step in range(steps):
         weights = [
@@ -64,7 +65,7 @@ def test_equals_algorithm_1_given_the_same_draws(alpha, connectivity):
             replaced += sum(a and t == 0 for a, t in zip(active[i], theta[i], strict=True))
         task.backward(step)
         optimizer.step()
-        for i, (name, mask) in enumerate(method.masks().items()):
+        for i, (name, mask) in enumerate(pruner.masks().items()):
             assert mask.flatten().tolist() == active[i], name
             expected = [s * t * a for s, t, a in zip(sign[i], theta[i], active[i], strict=True)]
             assert close(task.weights[i].flatten().tolist(), expected, atol=1e-10)
@@ -74,13 +75,14 @@ def test_equals_algorithm_1_given_the_same_draws(alpha, connectivity):
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = DeepR(connectivity=0.5, alpha=1.0, temperature=0.0)
-    method.attach(layer, optimizer, total_steps=1)
+    pruner = DeepR(connectivity=0.5, alpha=1.0, temperature=0.0).attach(
+        layer, optimizer, total_steps=1
+    )
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.0, 0.0])
     pull(layer, optimizer, 1.0, -3.0, 9.0, 9.0)
     # theta: .5 - .1 (1 + 1) = .3 stays; .3 - .1 (3 + 1) = -.1 goes; one of the other three comes
     assert layer.weight.tolist()[0] == pytest.approx([0.3, 0.0, 0.0, 0.0])
-    mask = method.masks()["weight"][0].tolist()
+    mask = pruner.masks()["weight"][0].tolist()
     assert mask[0]
     assert sum(mask) == 2  # a synapse that has just come has weight 0: `weight != 0` is no mask
 
@@ -90,28 +92,30 @@ def test_by_hand():
 def test_the_count_of_every_layer_is_exact_after_every_step(connectivity, kind):
     task = Task(20, 30, 4, dtype=torch.float32)
     optimizer = kind(task.weights, lr=0.05)
-    method = DeepR(connectivity=connectivity, alpha=0.3, temperature=1e-3)
-    method.attach(task.model, optimizer, total_steps=50)
-    asked = [max(1, round(connectivity * w.numel())) for w in task.weights]
-    assert counts(method) == asked
+    pruner = DeepR(connectivity=connectivity, alpha=0.3, temperature=1e-3).attach(
+        task.model, optimizer, total_steps=50
+    )
+    wanted = [max(1, round(connectivity * w.numel())) for w in task.weights]
+    assert counts(pruner) == wanted
     for step in range(50):
         task.backward(step)
         optimizer.step()
-        assert counts(method) == asked
-        for weight, mask in zip(task.weights, method.masks().values(), strict=True):
+        assert counts(pruner) == wanted
+        for weight, mask in zip(task.weights, pruner.masks().values(), strict=True):
             assert not weight[~mask].any()
-    moved = method.stats()["regrown"]
+    moved = pruner.stats()["regrown"]
     assert moved > 0 or connectivity in (0.003, 1.0)  # the single strongest may well hold out
 
 
 def test_those_removed_are_those_whose_theta_turned_negative():
     layer = row(*torch.linspace(0.02, 1.0, 50).tolist())
     optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-    method = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0)
-    method.attach(layer, optimizer, total_steps=1)
+    pruner = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0).attach(
+        layer, optimizer, total_steps=1
+    )
     pull(layer, optimizer, *[0.7] * 50)
-    assert method.masks()["weight"][0, 35:].all()  # .72 and more survive a step of .7
-    assert method.masks()["weight"][0, :35].sum() == 10
+    assert pruner.masks()["weight"][0, 35:].all()  # .72 and more survive a step of .7
+    assert pruner.masks()["weight"][0, :35].sum() == 10
     assert not layer.weight[0, :35].any()
 
 
@@ -122,8 +126,9 @@ def test_noise_has_the_variance_of_the_equation():
         layer.weight.copy_(torch.where(torch.rand(200, 200) < 0.5, 3.0, -3.0))
     start = layer.weight.detach().clone()
     optimizer = torch.optim.SGD(layer.parameters(), lr=lr)
-    method = DeepR(connectivity=1.0, alpha=0.0, temperature=temperature)
-    method.attach(layer, optimizer, total_steps=2)
+    DeepR(connectivity=1.0, alpha=0.0, temperature=temperature).attach(
+        layer, optimizer, total_steps=2
+    )
     moves = []
     for _ in range(2):
         before = layer.weight.detach().clone()
@@ -140,21 +145,22 @@ def test_noise_has_the_variance_of_the_equation():
 def test_regrowth_is_uniform_over_the_dormant():
     layer = torch.nn.Linear(16, 16, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = DeepR(connectivity=0.25, alpha=0.0, temperature=0.0)
-    method.attach(layer, optimizer, total_steps=1500)
-    state = method.state_dict()
+    pruner = DeepR(connectivity=0.25, alpha=0.0, temperature=0.0).attach(
+        layer, optimizer, total_steps=1500
+    )
+    state = pruner.state_dict()
     tally = torch.zeros(16, 16)
-    initial = method.masks()["weight"]
+    initial = pruner.masks()["weight"]
     generator = state["generator"]
     for _ in range(1500):  # always the same start, ever new draws: all 64 present are dropped
-        method.load_state_dict({**state, "generator": generator})
+        pruner.load_state_dict({**state, "generator": generator})
         with torch.no_grad():
             layer.weight.copy_(torch.where(initial, state["layers"]["weight"]["sign"] * 0.1, 0.0))
-        method.load_state_dict({**state, "generator": generator})
+        pruner.load_state_dict({**state, "generator": generator})
         layer.weight.grad = 9 * state["layers"]["weight"]["sign"]
         optimizer.step()
-        tally += method.masks()["weight"]
-        generator = method.state_dict()["generator"]
+        tally += pruner.masks()["weight"]
+        generator = pruner.state_dict()["generator"]
     expected = 1500 * 64 / 256
     chi_square = float(((tally - expected) ** 2).sum() / (expected * (1 - 64 / 256)))
     assert chi_square == pytest.approx(255, abs=5 * math.sqrt(2 * 255))
@@ -163,13 +169,14 @@ def test_regrowth_is_uniform_over_the_dormant():
 def test_a_regrown_synapse_starts_with_fresh_moments():
     layer = row(5.0, -0.3, 0.2, 0.1)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
-    method = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0)
-    method.attach(layer, optimizer, total_steps=9)
+    pruner = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0).attach(
+        layer, optimizer, total_steps=9
+    )
     events = 0
     for _ in range(9):
-        before = method.masks()["weight"]
+        before = pruner.masks()["weight"]
         pull(layer, optimizer, 1.0, -1.0, 1.0, 1.0)  # against every sign: all but one sink
-        regrown = method.masks()["weight"] & ~before
+        regrown = pruner.masks()["weight"] & ~before
         moments = optimizer.state[layer.weight]
         assert not moments["exp_avg"][regrown].any()
         assert (moments["exp_avg_sq"][regrown] == moments["exp_avg_sq"][0, 0]).all()
@@ -184,19 +191,20 @@ def test_regrown_synapses_really_live_in_a_run_that_learns():
     inputs, labels = data.train_images.flatten(1).float() / 255, data.train_labels
     model, steps, window = SpikingNet(64, 80, 10, gain=4.0), 400, 100
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    method = DeepR(connectivity=0.1, alpha=1e-2, temperature=1e-7)
-    method.attach(model, optimizer, total_steps=steps)
-    asked = counts(method)
-    losses, masks, weights = [], [method.masks()], []
+    pruner = DeepR(connectivity=0.1, alpha=1e-2, temperature=1e-7).attach(
+        model, optimizer, total_steps=steps
+    )
+    wanted = counts(pruner)
+    losses, masks, weights = [], [pruner.masks()], []
     for _ in range(steps):
         pick = torch.randint(len(labels), (64,))
         loss = torch.nn.functional.cross_entropy(4 * model(inputs[pick]), labels[pick])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert counts(method) == asked
+        assert counts(pruner) == wanted
         losses.append(loss.item())
-        masks.append(method.masks())
+        masks.append(pruner.masks())
         weights.append({name: p.detach().clone() for name, p in model.named_parameters()})
     assert sum(losses[-20:]) < 0.6 * sum(losses[:20])
     regrown, lived = 0, 0

@@ -21,11 +21,11 @@ STEPS = 200
 
 def run(task: Task, optimizer: Optimizer, method: GradR, steps: int = STEPS):
     """Train; yield the flat weights and masks after every step."""
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = method.attach(task.model, optimizer, total_steps=steps)
     for step in range(steps):
         task.backward(step)
         optimizer.step()
-        masks = torch.cat([mask.flatten() for mask in method.masks().values()])
+        masks = torch.cat([mask.flatten() for mask in pruner.masks().values()])
         yield task.flat(), masks.tolist()
 
 
@@ -78,7 +78,7 @@ def test_with_adam_in_float32_on_recorded_gradients(alpha):
     task, lr = Task(64, 64, 4, gain=0.5, dtype=torch.float32), 2e-4
     start, recorded = task.flat(), []
     optimizer = torch.optim.Adam(task.weights, lr=lr)
-    method = GradR(alpha=alpha).attach(task.model, optimizer, total_steps=STEPS)
+    pruner = GradR(alpha=alpha).attach(task.model, optimizer, total_steps=STEPS)
     ours = []
     for step in range(STEPS):
         task.backward(step)
@@ -90,7 +90,7 @@ def test_with_adam_in_float32_on_recorded_gradients(alpha):
     )
     for weights, (_, w) in zip(ours, replay, strict=True):
         assert close(weights, w, atol=1e-6)
-    assert 0 < method.connectivity() < 1
+    assert 0 < pruner.connectivity() < 1
 
 
 OPTIMIZERS = {
@@ -130,15 +130,15 @@ def test_moving_the_signed_latent_equals_moving_theta_itself(name, alpha, p):
 def test_by_hand():
     layer = row(0.5, -0.2, 0.0, 0.05)  # theta = .5 .2 0 .05, s = + - + +
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = GradR(alpha=1.0, sparsity=0.95).attach(layer, optimizer, total_steps=2)
+    pruner = GradR(alpha=1.0, sparsity=0.95).attach(layer, optimizer, total_steps=2)
     pull(layer, optimizer, 1.0, 1.0, -3.0, 2.0)
     # theta - .1 (s g + 1) = .5 - .2, .2 - 0, 0 + .2, .05 - .3
     assert layer.weight.tolist()[0] == pytest.approx([0.3, -0.2, 0.2, 0.0], abs=1e-7)
-    assert method.masks()["weight"].tolist() == [[True, True, True, False]]
+    assert pruner.masks()["weight"].tolist() == [[True, True, True, False]]
     pull(layer, optimizer, 0.0, 0.0, 0.0, -4.0)
     # .3 - .1, .2 - .1, .2 - .1, -.25 + .3: the gradient at weight 0 brought the last one back
     assert layer.weight.tolist()[0] == pytest.approx([0.2, -0.1, 0.1, 0.05], abs=1e-7)
-    assert method.masks()["weight"].all()
+    assert pruner.masks()["weight"].all()
 
 
 def test_below_mu_the_prior_lifts_by_hand():
@@ -154,8 +154,8 @@ def test_below_mu_the_prior_lifts_by_hand():
 def test_a_zero_weight_gets_sign_plus_and_lives():
     layer = row(0.0, 0.0, 0.0, 0.0)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = GradR(alpha=0.0).attach(layer, optimizer, total_steps=1)
-    assert method.connectivity() == 0
+    pruner = GradR(alpha=0.0).attach(layer, optimizer, total_steps=1)
+    assert pruner.connectivity() == 0
     pull(layer, optimizer, -1.0, -1.0, 1.0, 0.0)
     assert layer.weight.tolist()[0] == pytest.approx([0.1, 0.1, 0.0, 0.0])
 
@@ -211,8 +211,8 @@ def test_a_flat_prior_pulls_nowhere():
 
 
 @pytest.mark.parametrize("p", [0.49, 0.0, 1.0, -1.0, math.nan])
-def test_a_target_below_one_half_is_refused_with_the_reason(p):
-    with pytest.raises(SpikewireError, match=r"^sparsity: .*two peaks"):
+def test_a_target_below_one_half_is_refused(p):
+    with pytest.raises(SpikewireError, match=r"^sparsity: .* it must be in \[0\.5, 1\)"):
         GradR(sparsity=p)
 
 

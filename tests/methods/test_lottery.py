@@ -18,8 +18,9 @@ KINDS = {torch.optim.SGD: 0.5, torch.optim.Adam: 0.02}
 def test_equals_its_twin(kind, rewind):
     task, steps, rounds = Task(6, 5, 3), 40, 4
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
-    method = Lottery(connectivity=0.2, rounds=rounds, rewind=rewind)
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = Lottery(connectivity=0.2, rounds=rounds, rewind=rewind).attach(
+        task.model, optimizer, total_steps=steps
+    )
     early = twin.read()
     for step in range(1, steps + 1):
         task.backward(step)
@@ -32,15 +33,14 @@ def test_equals_its_twin(kind, rewind):
             twin.write(early)
             twin.prune(masks)
             twin.optimizer = kind(twin.task.weights, lr=KINDS[kind])
-        assert agrees(task, method.masks(), twin)
+        assert agrees(task, pruner.masks(), twin)
     assert sum(map(sum, twin.masks)) == 9
 
 
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Lottery(connectivity=0.5, rounds=2, rewind=0.0)
-    method.attach(layer, optimizer, total_steps=4)
+    Lottery(connectivity=0.5, rounds=2, rewind=0.0).attach(layer, optimizer, total_steps=4)
     pull(layer, optimizer, 2.0, 0.0, 0.0, 0.0)
     pull(layer, optimizer, 2.0, 0.0, 0.0, -3.0)
     # .5 - .4 = .1, -.3, .2, .1 + .3 = .4: the second and the last win, with their first values
@@ -55,8 +55,7 @@ def test_a_round_starts_with_a_fresh_optimizer_weights_and_statistics(kind):
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU())
     images, fresh = torch.randn(8, 4), copy.deepcopy(model)
     optimizer, plain = kind(model.parameters(), lr=0.01), kind(fresh.parameters(), lr=0.01)
-    method = Lottery(connectivity=1.0, rounds=2, rewind=0.0)
-    method.attach(model, optimizer, total_steps=6)
+    Lottery(connectivity=1.0, rounds=2, rewind=0.0).attach(model, optimizer, total_steps=6)
 
     def train(net, mover, steps):
         for _ in range(steps):
@@ -77,14 +76,15 @@ def test_a_layer_without_gradient_and_zero_weights_are_pruned_and_rewound_too():
     model = torch.nn.ModuleDict({"used": row(0.0, 0.0, 0.0, 0.0), "idle": row(1.0, 2.0, 3.0, 4.0)})
     model["one"] = row(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Lottery(connectivity=0.25, rounds=2, rewind=0.0, scope="layer")
-    method.attach(model, optimizer, total_steps=2)
+    pruner = Lottery(connectivity=0.25, rounds=2, rewind=0.0, scope="layer").attach(
+        model, optimizer, total_steps=2
+    )
     for _ in range(2):
         pull(model["used"], optimizer, 0.0, 0.0, 0.0, -1.0)
     assert model["idle"].weight.tolist() == [[0.0, 0.0, 0.0, 4.0]]
     assert model["used"].weight.tolist()[0] == pytest.approx([0.0, 0.0, 0.0, 0.1])
     assert model["one"].weight.tolist() == [[0.5]]
-    method.finish()
+    pruner.finish()
 
 
 def test_rounds_that_do_not_fit_and_an_early_end_are_refused():
@@ -92,13 +92,13 @@ def test_rounds_that_do_not_fit_and_an_early_end_are_refused():
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     method = Lottery(connectivity=0.5, rounds=4)
     refused(lambda: method.attach(layer, optimizer, total_steps=3), "rounds", 4, 3)
-    method.attach(layer, optimizer, total_steps=8)
+    pruner = method.attach(layer, optimizer, total_steps=8)
     for _ in range(4):
         pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
-    refused(method.finish, "round 3 of 4", "step 4 of 8")
+    refused(pruner.finish, "round 3 of 4", "step 4 of 8")
     for _ in range(2):
         pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
-    assert int(method.finish()["weight"].sum()) == 2
+    assert int(pruner.finish()["weight"].sum()) == 2
 
 
 @pytest.mark.parametrize(

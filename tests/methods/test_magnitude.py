@@ -11,10 +11,10 @@ Magnitude = METHODS["magnitude"]
 KINDS = {torch.optim.SGD: 0.5, torch.optim.Adam: 0.02}
 
 
-def choice(twin, share, scope):
+def choice(twin, fraction, scope):
     if scope == "global":
-        return compete(twin.sizes(), share)
-    return [top_k_mask(s, max(1, round(share * len(s)))) for s in twin.sizes()]
+        return compete(twin.sizes(), fraction)
+    return [top_k_mask(s, max(1, round(fraction * len(s)))) for s in twin.sizes()]
 
 
 @pytest.mark.parametrize("scope", ["global", "layer"])
@@ -23,8 +23,7 @@ def test_gradual_pruning_equals_its_twin(kind, scope):
     task, steps, begin, ramp, every = Task(6, 5, 3), 40, 0.1, 0.7, 3
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
     options = {"begin": begin, "ramp": ramp, "every": every, "scope": scope}
-    method = Magnitude(connectivity=0.2, **options)
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = Magnitude(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=steps)
     for step in range(1, steps + 1):
         task.backward(step)
         optimizer.step()
@@ -32,7 +31,7 @@ def test_gradual_pruning_equals_its_twin(kind, scope):
         if (4 <= step < 28 and step % every == 0) or step == 28:
             done = (step / steps - begin) / (ramp - begin)
             twin.prune(choice(twin, path(done, 0.2), scope))
-        assert agrees(task, method.masks(), twin)
+        assert agrees(task, pruner.masks(), twin)
     assert sum(map(sum, twin.masks)) == 9
 
 
@@ -40,22 +39,22 @@ def test_gradual_pruning_equals_its_twin(kind, scope):
 def test_one_shot_pruning_equals_its_twin(kind):
     task, steps = Task(6, 5, 3), 20
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
-    method = Magnitude(connectivity=0.2, gradual=False, begin=0.5)
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = Magnitude(connectivity=0.2, gradual=False, begin=0.5).attach(
+        task.model, optimizer, total_steps=steps
+    )
     for step in range(1, steps + 1):
         task.backward(step)
         optimizer.step()
         twin.masked_step(step)
         if step == 10:
             twin.prune(compete(twin.sizes(), 0.2))
-        assert agrees(task, method.masks(), twin)
+        assert agrees(task, pruner.masks(), twin)
 
 
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Magnitude(connectivity=0.5, gradual=False, begin=0.0)
-    method.attach(layer, optimizer, total_steps=4)
+    Magnitude(connectivity=0.5, gradual=False, begin=0.0).attach(layer, optimizer, total_steps=4)
     pull(layer, optimizer, 4.0, 0.0, 0.0, -3.0)
     # .5 - .4 = .1, -.3, .2, .1 + .3 = .4: the second and the last are strongest
     assert layer.weight.tolist()[0] == pytest.approx([0.0, -0.3, 0.0, 0.4])
@@ -66,46 +65,50 @@ def test_by_hand():
 def test_one_shot_at_the_start_is_after_the_first_step():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Magnitude(connectivity=0.25, gradual=False, begin=0.0)
-    method.attach(layer, optimizer, total_steps=1000)
-    assert method.connectivity() == 1
+    pruner = Magnitude(connectivity=0.25, gradual=False, begin=0.0).attach(
+        layer, optimizer, total_steps=1000
+    )
+    assert pruner.connectivity() == 1
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
-    assert method.masks()["weight"].tolist() == [[True, False, False, False]]
+    assert pruner.masks()["weight"].tolist() == [[True, False, False, False]]
 
 
 def test_a_ramp_to_the_end_and_rare_prunings_still_end_exactly():
     for options in ({"ramp": 1.0}, {"every": 10_000}, {"begin": 0.0, "ramp": 0.01}):
         task = Task(6, 5, 3)
         optimizer = torch.optim.SGD(task.weights, lr=0.1)
-        method = Magnitude(connectivity=0.2, **options)
-        method.attach(task.model, optimizer, total_steps=10)
+        pruner = Magnitude(connectivity=0.2, **options).attach(
+            task.model, optimizer, total_steps=10
+        )
         for step in range(10):
             task.backward(step)
             optimizer.step()
-        assert sum(int(m.sum()) for m in method.finish().values()) == 9, options
+        assert sum(int(m.sum()) for m in pruner.finish().values()) == 9, options
 
 
 def test_a_layer_without_gradient_is_pruned_all_the_same():
     model = torch.nn.ModuleDict({"used": row(1.0, 2.0, 3.0, 4.0), "idle": row(5.0, 6.0, 7.0, 8.0)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Magnitude(connectivity=0.25, gradual=False, begin=0.5)
-    method.attach(model, optimizer, total_steps=2)
+    pruner = Magnitude(connectivity=0.25, gradual=False, begin=0.5).attach(
+        model, optimizer, total_steps=2
+    )
     for _ in range(2):
         pull(model["used"], optimizer, 0.0, 0.0, 0.0, 0.0)
     assert model["idle"].weight.tolist() == [[0.0, 0.0, 0.0, 8.0]]
     assert model["used"].weight.tolist() == [[0.0, 0.0, 0.0, 4.0]]
-    method.finish()
+    pruner.finish()
 
 
 def test_zero_weights_count_and_a_layer_keeps_its_last_synapse():
     model = torch.nn.Sequential(row(0.0, 0.0, 0.0, 0.0), row(0.0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Magnitude(connectivity=0.4, gradual=False, begin=0.0)
-    method.attach(model, optimizer, total_steps=1)
+    pruner = Magnitude(connectivity=0.4, gradual=False, begin=0.0).attach(
+        model, optimizer, total_steps=1
+    )
     optimizer.zero_grad()
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
-    assert [m.tolist() for m in method.finish().values()] == [
+    assert [m.tolist() for m in pruner.finish().values()] == [
         [[True, False, False, False]],
         [[True]],
     ]

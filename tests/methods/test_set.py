@@ -16,8 +16,9 @@ KINDS = {torch.optim.SGD: 0.5, torch.optim.Adam: 0.02}
 def test_equals_its_twin_given_the_same_draws(kind):
     task, steps, every = Task(8, 6, 3), 40, 4
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
-    method = SET(connectivity=0.4, drop=0.5, every=every, until=0.8, allocation="uniform")
-    method.attach(task.model, optimizer, total_steps=steps, seed=5)
+    pruner = SET(connectivity=0.4, drop=0.5, every=every, until=0.8, allocation="uniform").attach(
+        task.model, optimizer, total_steps=steps, seed=5
+    )
     twin.prune([top_k_mask(s, n) for s, n in zip(twin.sizes(), [19, 7], strict=True)])
     seeds, moved = torch.Generator().manual_seed(5), 0
     for step in range(1, steps + 1):
@@ -31,21 +32,22 @@ def test_equals_its_twin_given_the_same_draws(kind):
                 generator = torch.Generator().manual_seed(seed)
                 noise = torch.rand(weight.shape, generator=generator, dtype=weight.dtype)
                 promise.append(noise.flatten().tolist())
-            share = 0.5 * (1 + math.cos(math.pi * step / (0.8 * steps))) / 2
-            moved += drop_and_grow(twin, promise, share)
-        assert agrees(task, method.masks(), twin)
+            fraction = 0.5 * (1 + math.cos(math.pi * step / (0.8 * steps))) / 2
+            moved += drop_and_grow(twin, promise, fraction)
+        assert agrees(task, pruner.masks(), twin)
     assert moved > 10
 
 
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = SET(connectivity=0.5, drop=0.6, every=1, until=1.0)
-    method.attach(layer, optimizer, total_steps=100)
+    pruner = SET(connectivity=0.5, drop=0.6, every=1, until=1.0).attach(
+        layer, optimizer, total_steps=100
+    )
     pull(layer, optimizer, 1.0, 0.0, 9.0, 9.0)
     # of .4 and -.3 the second goes; any of the other three may come, at weight 0
     assert layer.weight.tolist()[0] == pytest.approx([0.4, 0.0, 0.0, 0.0], abs=0.301)
-    mask = method.masks()["weight"][0]
+    mask = pruner.masks()["weight"][0]
     assert mask[0]
     assert int(mask.sum()) == 2
 
@@ -53,14 +55,15 @@ def test_by_hand():
 def test_growth_is_blind_and_spreads_evenly():
     layer = torch.nn.Linear(40, 50, bias=False)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
-    method = SET(connectivity=0.1, drop=0.9, every=1, until=1.0)
-    method.attach(layer, optimizer, total_steps=10_000)
+    pruner = SET(connectivity=0.1, drop=0.9, every=1, until=1.0).attach(
+        layer, optimizer, total_steps=10_000
+    )
     visits = torch.zeros_like(layer.weight)
     slope = torch.linspace(0, 1, 2000).view(50, 40)
     for _ in range(60):
         layer.weight.grad = slope.clone()
         optimizer.step()
-        visits += method.masks()["weight"]
+        visits += pruner.masks()["weight"]
     first, second = visits.flatten().split(1000)  # gentle slopes and steep ones
     assert first.sum() / second.sum() == pytest.approx(1.0, abs=0.15)
     assert (visits > 0).float().mean() > 0.9

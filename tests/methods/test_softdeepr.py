@@ -6,13 +6,13 @@ import pytest
 import torch
 from reference import Task, close, pull, row, signs_of, softdeepr_step
 
-from spikewire import SoftDeepR, SpikewireError
+from spikewire import Pruner, SoftDeepR, SpikewireError
 
 torch.set_num_threads(1)  # tiny tensors: threads only cost
 
 
-def theta_of(method: SoftDeepR) -> list[torch.Tensor]:
-    states = method.state_dict()["layers"].values()
+def theta_of(pruner: Pruner) -> list[torch.Tensor]:
+    states = pruner.state_dict()["layers"].values()
     return [state["latent"] * state["sign"] for state in states]
 
 
@@ -22,8 +22,9 @@ def test_equals_algorithm_2_given_the_same_noise(alpha, temperature):
     gradient, start = task.gradient(), task.flat()
     shapes = [w.shape for w in task.weights]
     optimizer = torch.optim.SGD(task.weights, lr=lr)
-    method = SoftDeepR(alpha=alpha, temperature=temperature, theta_min=-0.02)
-    method.attach(task.model, optimizer, total_steps=steps, seed=7)
+    pruner = SoftDeepR(alpha=alpha, temperature=temperature, theta_min=-0.02).attach(
+        task.model, optimizer, total_steps=steps, seed=7
+    )
     seeds = torch.Generator().manual_seed(7)
     sign, theta, regrown = signs_of(start), [abs(x) for x in start], 0
     for step in range(steps):
@@ -44,7 +45,7 @@ def test_equals_algorithm_2_given_the_same_noise(alpha, temperature):
         optimizer.step()
         expected = [s * max(t, 0.0) for s, t in zip(sign, theta, strict=True)]
         assert close(task.flat(), expected, atol=1e-10)
-        mask = torch.cat([m.flatten() for m in method.masks().values()]).tolist()
+        mask = torch.cat([m.flatten() for m in pruner.masks().values()]).tolist()
         assert mask == [t > 0 for t in theta]
     assert 0 < sum(mask) < len(mask)
     assert (regrown > 0) == (temperature > 0)  # without noise nothing ever comes back
@@ -53,14 +54,15 @@ def test_equals_algorithm_2_given_the_same_noise(alpha, temperature):
 def test_by_hand():
     layer = row(0.5, -0.3, 0.05, 0.0)  # theta = .5 .3 .05 0, s = + - + +
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = SoftDeepR(alpha=1.0, temperature=0.0, theta_min=-0.15)
-    method.attach(layer, optimizer, total_steps=2)
+    pruner = SoftDeepR(alpha=1.0, temperature=0.0, theta_min=-0.15).attach(
+        layer, optimizer, total_steps=2
+    )
     pull(layer, optimizer, 1.0, -3.0, 2.0, -3.0)
     # .5 - .2, .3 - .4, .05 - .3 (the floor is -.15), 0 + .2
-    assert theta_of(method)[0][0].tolist() == pytest.approx([0.3, -0.1, -0.15, 0.2], abs=1e-7)
+    assert theta_of(pruner)[0][0].tolist() == pytest.approx([0.3, -0.1, -0.15, 0.2], abs=1e-7)
     assert layer.weight.tolist()[0] == pytest.approx([0.3, 0.0, 0.0, 0.2], abs=1e-7)
     pull(layer, optimizer, 0.0, 9.0, -9.0, 0.0)  # the dormant do not feel it
-    assert theta_of(method)[0][0].tolist() == pytest.approx([0.2, -0.1, -0.15, 0.1], abs=1e-7)
+    assert theta_of(pruner)[0][0].tolist() == pytest.approx([0.2, -0.1, -0.15, 0.1], abs=1e-7)
 
 
 MOVERS = {
@@ -74,15 +76,16 @@ MOVERS = {
 def test_a_dormant_synapse_feels_neither_gradient_nor_stale_momentum(name):
     layer = row(0.05, -0.05, 5.0, -5.0)
     optimizer = MOVERS[name](layer.parameters())
-    method = SoftDeepR(alpha=0.0, temperature=0.0, theta_min=-1.0)
-    method.attach(layer, optimizer, total_steps=9)
+    pruner = SoftDeepR(alpha=0.0, temperature=0.0, theta_min=-1.0).attach(
+        layer, optimizer, total_steps=9
+    )
     pull(layer, optimizer, 3.0, -3.0, 3.0, -3.0)  # drives every theta down, the first two below 0
-    dormant = theta_of(method)[0][0, :2].clone()
+    dormant = theta_of(pruner)[0][0, :2].clone()
     assert (dormant < 0).all()
     for push in (0.0, -9.0, 9.0):
         before = layer.weight.detach()[0, 2:].clone()
         pull(layer, optimizer, push, -push, 1.0, 1.0)
-        assert torch.equal(theta_of(method)[0][0, :2], dormant)
+        assert torch.equal(theta_of(pruner)[0][0, :2], dormant)
         assert not layer.weight[0, :2].any()
         assert (layer.weight[0, 2:] != before).all()
 
@@ -90,15 +93,16 @@ def test_a_dormant_synapse_feels_neither_gradient_nor_stale_momentum(name):
 def test_noise_brings_synapses_back_with_fresh_moments():
     layer = row(*[0.01] * 200)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
-    method = SoftDeepR(alpha=0.0, temperature=1e-3, theta_min=-0.02)
-    method.attach(layer, optimizer, total_steps=30)
+    pruner = SoftDeepR(alpha=0.0, temperature=1e-3, theta_min=-0.02).attach(
+        layer, optimizer, total_steps=30
+    )
     pull(layer, optimizer, *[1.0] * 100, *[-1.0] * 100)
-    dormant = theta_of(method)[0] < 0
+    dormant = theta_of(pruner)[0] < 0
     regrown = torch.zeros_like(dormant)
     for _ in range(20):
-        before = theta_of(method)[0]
+        before = theta_of(pruner)[0]
         pull(layer, optimizer, *[1.0] * 100, *[-1.0] * 100)
-        after = theta_of(method)[0]
+        after = theta_of(pruner)[0]
         assert (after >= -0.02 - 1e-9).all()
         back = (before < 0) & (after >= 0)
         assert not optimizer.state[layer.weight]["exp_avg"][back].any()
@@ -110,13 +114,14 @@ def test_noise_moves_the_dormant_with_the_variance_of_the_equation():
     lr, temperature = 0.01, 1e-5
     layer = row(*[0.1] * 40_000)
     optimizer = torch.optim.SGD(layer.parameters(), lr=lr)
-    method = SoftDeepR(alpha=30.0, temperature=temperature, theta_min=-1.0)
-    method.attach(layer, optimizer, total_steps=2)
-    thetas = [theta_of(method)[0]]
+    pruner = SoftDeepR(alpha=30.0, temperature=temperature, theta_min=-1.0).attach(
+        layer, optimizer, total_steps=2
+    )
+    thetas = [theta_of(pruner)[0]]
     for _ in range(2):
         layer.weight.grad = torch.zeros_like(layer.weight)
         optimizer.step()
-        thetas.append(theta_of(method)[0])
+        thetas.append(theta_of(pruner)[0])
     scale = math.sqrt(2 * lr * temperature)
     present, dormant = (thetas[1] - thetas[0]) / scale, (thetas[2] - thetas[1]) / scale
     assert (thetas[1] < 0).all()  # the first step moved the present, the second the dormant

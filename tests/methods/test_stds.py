@@ -10,7 +10,7 @@ from refusal import refused
 
 from spikewire import METHODS
 
-Stds = METHODS["stds"]
+STDS = METHODS["stds"]
 KINDS = {torch.optim.SGD: 0.5, torch.optim.Adam: 0.02}
 
 
@@ -29,8 +29,9 @@ def test_equals_its_twin(kind, solved, shape):
     task, steps, every, ramp = Task(6, 5, 3), 40, 3, 0.7
     twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
     given = {"connectivity": 0.2} if solved else {"limit": 0.8}
-    method = Stds(shape=shape, every=every, ramp=ramp, **given)
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = STDS(shape=shape, every=every, ramp=ramp, **given).attach(
+        task.model, optimizer, total_steps=steps
+    )
     theta, depths, limits = twin.read(), [0.0, 0.0], [0.0 if solved else 0.8] * 2
     for step in range(1, steps + 1):
         task.backward(step)
@@ -49,15 +50,14 @@ def test_equals_its_twin(kind, solved, shape):
         seen = [[shrink(x, d) for x in layer] for layer, d in zip(theta, depths, strict=True)]
         assert close(task.flat(), sum(seen, []), 1e-12)
     present = sum(w != 0 for layer in seen for w in layer)
-    assert sum(int(m.sum()) for m in method.finish().values()) == present
+    assert sum(int(m.sum()) for m in pruner.finish().values()) == present
     assert present == 9 if solved else 0 < present < 45
 
 
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Stds(limit=0.4, shape="linear", ramp=1.0)
-    method.attach(layer, optimizer, total_steps=4)
+    STDS(limit=0.4, shape="linear", ramp=1.0).attach(layer, optimizer, total_steps=4)
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)  # d = .1
     assert layer.weight.tolist()[0] == pytest.approx([0.4, -0.2, 0.1, 0.0])
     pull(layer, optimizer, 0.0, 0.0, 0.0, 5.0)  # d = .2; the last falls from .1 to -.4
@@ -69,7 +69,7 @@ def test_no_threshold_and_everything_kept_are_dense_training_bit_for_bit():
         task = Task(6, 5, 3, dtype=torch.float32)
         dense = copy.deepcopy(task)
         optimizer, plain = (torch.optim.Adam(x.weights, lr=0.02) for x in (task, dense))
-        Stds(**options).attach(task.model, optimizer, total_steps=20)
+        STDS(**options).attach(task.model, optimizer, total_steps=20)
         for step in range(20):
             for each, mover in ((task, optimizer), (dense, plain)):
                 each.backward(step)
@@ -81,25 +81,25 @@ def test_no_threshold_and_everything_kept_are_dense_training_bit_for_bit():
 def test_late_rare_and_sudden_thresholds_end_as_asked(options):
     task = Task(6, 5, 3)
     optimizer = torch.optim.Adam(task.weights, lr=0.02)
-    method = Stds(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)
+    pruner = STDS(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)
     for step in range(10):
         task.backward(step)
         optimizer.step()
-    assert sum(int(m.sum()) for m in method.finish().values()) == 9
+    assert sum(int(m.sum()) for m in pruner.finish().values()) == 9
 
 
 def test_layers_of_zeros_of_one_weight_and_without_gradient():
     model = torch.nn.ModuleDict({"used": row(0.0, 0.0, 0.0, 0.0), "idle": row(1.0, 2.0, 3.0, 4.0)})
     model["one"] = row(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Stds(connectivity=0.5)
     targets = {"used": 0.25, "idle": 0.25, "one": 0.25}
-    method.attach(model, optimizer, total_steps=2, targets=targets)
+    method = STDS(connectivity=0.5)
+    pruner = method.attach(model, optimizer, total_steps=2, targets=targets)
     for _ in range(2):
         pull(model["used"], optimizer, 0.0, 0.0, 0.0, -1.0)
     assert model["idle"].weight.tolist() == [[0.0, 0.0, 0.0, 1.0]]
     assert model["used"].weight.tolist()[0] == pytest.approx([0.0, 0.0, 0.0, 0.2])
-    assert [int(m.sum()) for m in method.finish().values()] == [1, 1, 1]
+    assert [int(m.sum()) for m in pruner.finish().values()] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_layers_of_zeros_of_one_weight_and_without_gradient():
     [("connectivity", 0.0), ("limit", -1.0), ("ramp", 0.0), ("every", 0), ("shape", "sin")],
 )
 def test_a_wrong_value_is_named(field, value):
-    refused(lambda: Stds(**{field: value}), field, value)
+    refused(lambda: STDS(**{field: value}), field, value)
 
 
 def test_limit_and_connectivity_exclude_each_other():
-    refused(lambda: Stds(limit=0.1, connectivity=0.1), "limit", "connectivity")
+    refused(lambda: STDS(limit=0.1, connectivity=0.1), "limit", "connectivity")

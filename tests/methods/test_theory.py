@@ -13,16 +13,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from spikewire import GradR, Layer
+from spikewire import GradR, Layer, setting
 
 torch.set_num_threads(1)  # tiny tensors: threads only cost
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SmoothGradR(GradR):
     """Grad R as it is, seen through softplus in place of its limit, relu."""
 
-    beta: float = 5.0
+    beta: float = setting(5.0, "sharpness of the softplus", within="(0, inf)")
 
     def project(self, layer: Layer) -> Tensor:
         sign = layer.state["sign"]
@@ -104,10 +104,10 @@ class Logistic(nn.Module):
 @given(
     inputs=st.integers(1, 8),
     beta=st.floats(2.0, 8.0),
-    share=st.floats(0.2, 0.95),
+    fraction=st.floats(0.2, 0.95),
     seed=st.integers(0, 2**32),
 )
-def test_theorem_1_the_loss_falls_at_every_step(inputs, beta, share, seed):
+def test_theorem_1_the_loss_falls_at_every_step(inputs, beta, fraction, seed):
     """The steps are the package's own, through its hooks on SGD."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(16, inputs, generator=generator).double()
@@ -117,11 +117,11 @@ def test_theorem_1_the_loss_falls_at_every_step(inputs, beta, share, seed):
     lowest = -0.1  # C: theta starts at 0 or above, and 25 steps do not lead this far down
     bound = 1 + math.exp(-beta * lowest)
     lipschitz = model.lipschitz(beta)
-    lr = share * min(2 / (bound * lipschitz), 0.1 / (25 * float(x.abs().mean(0).max())))
+    lr = fraction * min(2 / (bound * lipschitz), 0.1 / (25 * float(x.abs().mean(0).max())))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    method = SmoothGradR(alpha=0.0, beta=beta).attach(model, optimizer, total_steps=25)
+    pruner = SmoothGradR(alpha=0.0, beta=beta).attach(model, optimizer, total_steps=25)
     for _ in range(25):
-        theta = method.state_dict()["layers"]["readout.weight"]["latent"][0] * sign
+        theta = pruner.state_dict()["layers"]["readout.weight"]["latent"][0] * sign
         assert (theta >= lowest).all()
         g, g_bar = gradients(model.loss, theta, sign, beta)
         before = model.loss(model.readout.weight[0])
@@ -129,7 +129,7 @@ def test_theorem_1_the_loss_falls_at_every_step(inputs, beta, share, seed):
         before.backward()
         optimizer.step()
         after = model.loss(model.readout.weight[0])
-        moved = method.state_dict()["layers"]["readout.weight"]["latent"][0] * sign
+        moved = pruner.state_dict()["layers"]["readout.weight"]["latent"][0] * sign
         assert torch.allclose(moved, theta - lr * g_bar, rtol=0, atol=1e-12)
         assume(g_bar.norm() > 1e-6)
         promised = -lr * (1 - bound * lipschitz * lr / 2) * float(g @ g_bar)

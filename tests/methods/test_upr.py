@@ -11,7 +11,7 @@ from torch import nn
 
 from spikewire import METHODS
 
-Upr = METHODS["upr"]
+UPR = METHODS["upr"]
 KINDS = {torch.optim.SGD: 0.5, torch.optim.Adam: 0.02}
 
 
@@ -35,8 +35,8 @@ class Gates:
         first, second = self.m[i][j] / (1 - 0.9**step), self.v[i][j] / (1 - 0.999**step)
         self.g[i][j] -= self.rate * first / (math.sqrt(second) + 1e-12)
 
-    def steer(self, share):
-        masks = compete(self.g, share)
+    def steer(self, fraction):
+        masks = compete(self.g, fraction)
         for layer, mask in zip(self.g, masks, strict=True):
             level = max((x for x, here in zip(layer, mask, strict=True) if not here), default=0.0)
             layer[:] = [x - level for x in layer]
@@ -50,8 +50,9 @@ def test_equals_its_twin(kind, steered):
     twin, lr = Twin(task, kind, KINDS[kind]), KINDS[kind]
     optimizer = kind(task.weights, lr=lr)
     asked = {"connectivity": 0.2, "every": 3} if steered else {}
-    method = Upr(penalty=penalty, slope=slope, gate_rate=0.5, harden=harden, **asked)
-    method.attach(task.model, optimizer, total_steps=steps)
+    pruner = UPR(penalty=penalty, slope=slope, gate_rate=0.5, harden=harden, **asked).attach(
+        task.model, optimizer, total_steps=steps
+    )
     v, gates = twin.read(), Gates(twin.read(), 0.5 * lr)
     shown = [
         [x * sigmoid(g) for x, g in zip(*p, strict=True)] for p in zip(v, gates.g, strict=True)
@@ -87,7 +88,7 @@ def test_equals_its_twin(kind, steered):
         else:
             shown = blank(v, twin.masks)
         assert close(task.flat(), sum(shown, []), 1e-9), step
-        assert [m.flatten().tolist() for m in method.masks().values()] == twin.masks
+        assert [m.flatten().tolist() for m in pruner.masks().values()] == twin.masks
     present = sum(map(sum, twin.masks))
     assert present == 9 if steered else 0 < present < 45
 
@@ -95,8 +96,7 @@ def test_equals_its_twin(kind, steered):
 def test_by_hand():
     layer = row(0.4, -0.2, 0.1, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    method = Upr(penalty=0.0, slope=1.0, gate_rate=1.0, harden=1.0)
-    method.attach(layer, optimizer, total_steps=2)
+    UPR(penalty=0.0, slope=1.0, gate_rate=1.0, harden=1.0).attach(layer, optimizer, total_steps=2)
     gates = [0.2, 0.1, 0.05, 0.05]  # a tenth of |w| over its mean
     first = [w / (1 + math.exp(-g)) for w, g in zip([0.4, -0.2, 0.1, 0.1], gates, strict=True)]
     assert layer.weight.tolist()[0] == pytest.approx(first)
@@ -122,37 +122,37 @@ def train(model, optimizer, steps):
 
 
 def test_a_higher_price_closes_more_gates_but_never_the_last_of_a_layer():
-    shares = []
+    fractions = []
     for penalty in (0.0, 1e-4, 1e2):
         task = Task(6, 5, 3)
         optimizer = torch.optim.SGD(task.weights, lr=0.05)
-        method = Upr(penalty=penalty, gate_rate=1.0).attach(task.model, optimizer, total_steps=40)
+        pruner = UPR(penalty=penalty, gate_rate=1.0).attach(task.model, optimizer, total_steps=40)
         for step in range(40):
             task.backward(step)
             optimizer.step()
-        counts = [int(mask.sum()) for mask in method.finish().values()]
-        shares.append(method.connectivity())
-    assert shares[0] > shares[1] > shares[2]
+        counts = [int(mask.sum()) for mask in pruner.finish().values()]
+        fractions.append(pruner.connectivity())
+    assert fractions[0] > fractions[1] > fractions[2]
     assert counts == [1, 1]
 
 
 def test_a_synapse_used_more_often_costs_more():
     model = conv_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    method = Upr().attach(model, optimizer, total_steps=4)
+    pruner = UPR().attach(model, optimizer, total_steps=4)
     train(model, optimizer, 1)
-    cost = [state["cost"].item() for state in method.state_dict()["layers"].values()]
+    cost = [state["cost"].item() for state in pruner.state_dict()["layers"].values()]
     assert cost[0] / cost[1] == pytest.approx(36)  # a 6 x 6 image
 
 
 def test_watching_the_forward_pass_ends_with_the_first_step_or_the_method():
     model = conv_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    method = Upr().attach(model, optimizer, total_steps=4)
+    pruner = UPR().attach(model, optimizer, total_steps=4)
     assert model[0]._forward_hooks
-    method.detach()
+    pruner.detach()
     assert not model[0]._forward_hooks
-    method.attach(model, optimizer, total_steps=4)
+    pruner.method.attach(model, optimizer, total_steps=4)
     train(model, optimizer, 1)
     assert not model[0]._forward_hooks
 
@@ -161,23 +161,23 @@ def test_watching_the_forward_pass_ends_with_the_first_step_or_the_method():
 def test_late_rare_and_sudden_decisions_end_as_asked(options):
     task = Task(6, 5, 3)
     optimizer = torch.optim.Adam(task.weights, lr=0.02)
-    method = Upr(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)
+    pruner = UPR(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)
     for step in range(10):
         task.backward(step)
         optimizer.step()
-    assert sum(int(m.sum()) for m in method.finish().values()) == 9
+    assert sum(int(m.sum()) for m in pruner.finish().values()) == 9
 
 
 def test_layers_of_zeros_of_one_weight_and_without_gradient():
     model = nn.ModuleDict({"used": row(0.0, 0.0, 0.0, 0.0), "idle": row(1.0, 2.0, 3.0, 4.0)})
     model["one"] = row(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    method = Upr(connectivity=0.5)
     targets = {"used": 0.25, "idle": 0.25, "one": 0.25}
-    method.attach(model, optimizer, total_steps=4, targets=targets)
+    method = UPR(connectivity=0.5)
+    pruner = method.attach(model, optimizer, total_steps=4, targets=targets)
     for _ in range(4):
         pull(model["used"], optimizer, 0.0, 0.0, 0.0, -1.0)
-    assert [m.tolist() for m in method.finish().values()] == [
+    assert [m.tolist() for m in pruner.finish().values()] == [
         [[False, False, False, True]],
         [[False, False, False, True]],
         [[True]],
@@ -188,11 +188,11 @@ def test_layers_of_zeros_of_one_weight_and_without_gradient():
 def test_all_gates_kept_open_end_dense():
     task = Task(6, 5, 3)
     optimizer = torch.optim.SGD(task.weights, lr=0.1)
-    method = Upr(connectivity=1.0).attach(task.model, optimizer, total_steps=10)
+    pruner = UPR(connectivity=1.0).attach(task.model, optimizer, total_steps=10)
     for step in range(10):
         task.backward(step)
         optimizer.step()
-    assert all(m.all() for m in method.finish().values())
+    assert all(m.all() for m in pruner.finish().values())
     assert all(w.all() for w in task.weights)
 
 
@@ -208,4 +208,4 @@ def test_all_gates_kept_open_end_dense():
     ],
 )
 def test_a_wrong_value_is_named(field, value):
-    refused(lambda: Upr(**{field: value}), field, value)
+    refused(lambda: UPR(**{field: value}), field, value)

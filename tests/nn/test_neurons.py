@@ -11,7 +11,8 @@ from spikingjelly.activation_based import surrogate as peer_surrogate
 from torch import Tensor
 
 from spikewire.errors import SpikewireError
-from spikewire.nn.neurons import IF, LIF, RESETS, SURROGATES, integrate_and_fire, lif, step
+from spikewire.nn.neurons import IF, LIF, RESETS, integrate_and_fire, lif, step
+from spikewire.nn.surrogates import SURROGATES
 
 PEER_ATAN = 2.0  # SpikingJelly's alpha at which its derivative is 1 / (1 + (pi x)^2)
 TAUS = st.floats(1.01, 20.0)
@@ -19,7 +20,7 @@ LEAKS = [None, 1.0, 1.7, 2.0]
 
 
 class HardStep(torch.autograd.Function):
-    """A step whose backward is written out here, apart from the library's surrogates."""
+    """A step whose backward is written out here, independent of the library's surrogates."""
 
     @staticmethod
     def forward(ctx, x, name):
@@ -140,19 +141,6 @@ def test_streaming_one_step_at_a_time_equals_all_at_once(tau, surrogate, reset):
     torch.testing.assert_close(grad, step_grad, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(SURROGATES))
-def test_surrogate_is_the_slope_of_a_smooth_step(name):
-    primitive, derivative = SURROGATES[name]
-    x, h = torch.linspace(-3, 3, 602, dtype=torch.float64), 1e-6  # 602: no point on a kink
-    slope = (primitive(x + h) - primitive(x - h)) / (2 * h)
-    torch.testing.assert_close(derivative(x), slope, rtol=1e-6, atol=1e-6)
-    ends = primitive(torch.tensor([-1e6, 0.0, 1e6], dtype=torch.float64))
-    torch.testing.assert_close(
-        ends, torch.tensor([0, 0.5, 1], dtype=torch.float64), atol=1e-6, rtol=0
-    )
-    assert derivative(torch.zeros(1)) == 1
-
-
 def test_voltage_trace_by_hand():
     current = torch.tensor([1.0, 1.0, 2.0, 0.0, 3.0]).requires_grad_()
     # m = 0.5, 0.75, 1.375 (fires, back to 0), 0, 1.5 (fires)
@@ -176,7 +164,7 @@ def test_the_voltage_returns_to_rest():
     torch.testing.assert_close(voltage, torch.tensor([-0.25, -0.2]))
 
 
-def test_a_soft_reset_keeps_what_lies_above_the_threshold():
+def test_a_soft_reset_keeps_what_is_above_the_threshold():
     """Without leak a current of 3/4 fires three times in four steps, where a hard reset has two."""
     current = torch.full((4,), 0.75)
     assert integrate_and_fire(current, reset="soft").tolist() == [0, 1, 1, 1]
@@ -241,6 +229,18 @@ def test_compiles_in_one_graph():
     eager, eager_grad = both(lif, current, upstream, tau=1.5, rest=-0.2)
     assert torch.equal(spikes, eager)
     torch.testing.assert_close(grad, eager_grad)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_networks_of_several_constants_compile_in_one_process():
+    """Dynamo makes a float symbolic once it has seen two values of it."""
+    current, upstream = draw(10, 4, 3, 5)
+    for tau, rest in ((1.5, -0.2), (1.7, -0.3), (1.9, -0.4)):
+        compiled = torch.compile(LIF(tau=tau, rest=rest), backend="aot_eager", fullgraph=True)
+        spikes, grad = both(compiled, current, upstream)
+        eager, eager_grad = both(lif, current, upstream, tau=tau, rest=rest)
+        assert torch.equal(spikes, eager)
+        torch.testing.assert_close(grad, eager_grad)
 
 
 def test_modules_keep_no_state_between_calls():

@@ -10,15 +10,10 @@ from torch import nn
 from torch.optim import SGD, Adadelta, Adam, RMSprop
 
 from spikewire import SpikewireError
-from spikewire.pruning.allocation import (
-    allocate,
-    median_of,
-    pick,
-    reset_moments_,
-    share_out,
-    turnover,
-)
-from spikewire.pruning.selection import target_count
+from spikewire.pruning.allocation import allocate, divide
+from spikewire.pruning.masks import changes
+from spikewire.pruning.moments import masked_median, reset_moments_
+from spikewire.pruning.selection import random_mask, target_count
 from spikewire.pruning.selection import top_k_mask as top
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -47,16 +42,16 @@ def test_top_keeps_the_shape():
 @given(allowed=bits, count=st.integers(0, 50), seed=st.integers(0, 99))
 def test_pick_draws_so_many_allowed_places(allowed, count, seed):
     mask = torch.tensor(allowed)
-    chosen = pick(mask, count, torch.Generator().manual_seed(seed))
+    chosen = random_mask(mask, count, torch.Generator().manual_seed(seed))
     assert int(chosen.sum()) == min(count, sum(allowed))
     assert not (chosen & ~mask).any()
-    assert torch.equal(chosen, pick(mask, count, torch.Generator().manual_seed(seed)))
+    assert torch.equal(chosen, random_mask(mask, count, torch.Generator().manual_seed(seed)))
 
 
 def test_pick_reaches_every_allowed_place_about_equally_often():
     allowed = torch.tensor([[True, False, True], [True, True, True]])
     generator = torch.Generator().manual_seed(0)
-    drawn = sum(pick(allowed, 2, generator).int() for _ in range(2000))
+    drawn = sum(random_mask(allowed, 2, generator).int() for _ in range(2000))
     assert drawn[0, 1] == 0
     assert ((drawn[allowed] - 800).abs() < 120).all()  # 2000 draws of 2 in 5; 5 sigma is 110
 
@@ -77,11 +72,11 @@ def test_erk_by_hand():
 
 def test_erk_fills_a_small_layer_and_gives_the_rest_to_the_others():
     # The budget 45 by d * n = 20 : 50 : 4 is 12.2, 30.4 and 2.4; the last layer holds 1 synapse,
-    # so the first two share 44 by 20 : 50, which is 12.57 and 31.43.
+    # so the first two fraction 44 by 20 : 50, which is 12.57 and 31.43.
     assert allocate([(10, 10), (20, 30), (1, 1, 1, 1)], 45 / 701, "erk") == [13, 31, 1]
 
 
-def test_uniform_is_the_same_share_everywhere():
+def test_uniform_is_the_same_fraction_everywhere():
     assert allocate([(10, 10), (20, 30), (2, 5)], 0.1) == [10, 60, 1]
 
 
@@ -95,10 +90,10 @@ def test_allocate_names_a_wrong_word():
     layers=st.lists(st.tuples(st.integers(1, 200), st.floats(1e-4, 1.0)), min_size=1, max_size=6),
     part=st.floats(0, 1.2),
 )
-def test_share_out_sums_to_the_budget_within_bounds_and_in_proportion(layers, part):
+def test_divide_sums_to_the_budget_within_bounds_and_in_proportion(layers, part):
     totals, densities = [t for t, _ in layers], [d for _, d in layers]
     budget = round(part * sum(totals))
-    counts = share_out(totals, densities, budget)
+    counts = divide(totals, densities, budget)
     assert sum(counts) == min(max(budget, len(totals)), sum(totals))
     assert all(1 <= count <= total for count, total in zip(counts, totals, strict=True))
     free = [i for i, (c, t) in enumerate(zip(counts, totals, strict=True)) if 1 < c < t]
@@ -109,10 +104,15 @@ def test_share_out_sums_to_the_budget_within_bounds_and_in_proportion(layers, pa
 
 @few
 @given(pairs=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1))
-def test_turnover_counts_lost_and_won(pairs):
+def test_changes_count_pruned_and_regrown(pairs):
     before, after = (torch.tensor(side) for side in zip(*pairs, strict=True))
     lost = sum(a and not b for a, b in pairs)
-    assert turnover(before, after) == (lost, sum(b and not a for a, b in pairs))
+    won = sum(b and not a for a, b in pairs)
+    row = changes({"w": before}, {"w": after})["w"]
+    assert (row["pruned"], row["regrown"]) == (lost, won)
+    both = int(before.sum()) + int(after.sum())
+    assert row["turnover"] == ((lost + won) / both if both else 0.0)
+    assert (row["present"], row["total"]) == (int(after.sum()), len(pairs))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,9 @@ def test_turnover_counts_lost_and_won(pairs):
         (lambda p: Adadelta(p), [], ["square_avg", "acc_delta"]),
     ],
 )
-def test_forget_clears_first_moments_and_takes_the_median_of_second_ones(kind, firsts, seconds):
+def test_reset_moments_clears_first_moments_and_takes_the_median_of_second_ones(
+    kind, firsts, seconds
+):
     weight = nn.Parameter(torch.zeros(5))
     optimizer = kind([weight])
     for scale in (1.0, 2.0):
@@ -147,7 +149,7 @@ def test_forget_clears_first_moments_and_takes_the_median_of_second_ones(kind, f
     assert all(torch.equal(after[key][1:], before[key][1:]) for key in before)
 
 
-def test_forget_without_any_state_yet_does_nothing():
+def test_reset_moments_without_any_state_yet_does_nothing():
     weight = nn.Parameter(torch.zeros(2))
     optimizer = Adam([weight])
     reset_moments_(optimizer, weight, torch.tensor([True, False]), torch.tensor([False, True]))
@@ -157,6 +159,6 @@ def test_forget_without_any_state_yet_does_nothing():
 def test_median_of_a_sample_is_near_the_whole_and_of_nothing_is_zero():
     values = torch.arange(100_001.0)
     everywhere = torch.ones(100_001, dtype=torch.bool)
-    assert median_of(values, everywhere, at_most=1000) == pytest.approx(50_000, rel=0.01)
-    assert median_of(values, everywhere, at_most=10**6) == 50_000
-    assert median_of(values, ~everywhere) == 0
+    assert masked_median(values, everywhere, at_most=1000) == pytest.approx(50_000, rel=0.01)
+    assert masked_median(values, everywhere, at_most=10**6) == 50_000
+    assert masked_median(values, ~everywhere) == 0

@@ -1,4 +1,4 @@
-"""Networks of the neighbours, pruned in three lines: attach, their own loop, finish."""
+"""Networks of SpikingJelly, snnTorch and Norse under our methods."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Which weights are rewired: the rule, globs, names, and every refusal."""
+"""Which weights are pruned: predicates, globs, mappings, refusals."""
 
 import pytest
 import torch
@@ -92,12 +92,12 @@ def test_a_mapping_gives_each_glob_its_connectivity_and_the_later_wins():
     }
 
 
-@pytest.mark.parametrize("share", [0.0, 1.5, -0.1, float("nan")])
-def test_a_mapping_refuses_a_share_out_of_range(share):
+@pytest.mark.parametrize("fraction", [0.0, 1.5, -0.1, float("nan")])
+def test_a_mapping_refuses_a_fraction_out_of_range(fraction):
     with pytest.raises(
         SpikewireError, match=r"targets\['conv1'\]: .* it must be a connectivity in"
     ):
-        attach(Zoo(), targets={"conv1": share})
+        attach(Zoo(), targets={"conv1": fraction})
 
 
 def test_an_unknown_pattern_names_the_nearest_parameter():

@@ -1,4 +1,4 @@
-"""A wiring put on another model, and held there while it trains."""
+"""Masks applied to another model, and kept there while it trains."""
 
 import copy
 
@@ -48,25 +48,25 @@ def test_held_masks_outlast_momentum_and_gradients_until_removed():
     model = linear()
     optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
     train(model, optimizer)
-    (held,) = apply_masks(model, {"weight": MASK}, optimizer)
+    (hook,) = apply_masks(model, {"weight": MASK}, optimizer)
     before = model.weight.detach().clone()
     train(model, optimizer)
     assert (model.weight[~MASK] == 0).all()
     assert (model.weight[MASK] != before[MASK]).all()
-    held.remove()
+    hook.remove()
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
     train(model, optimizer)
     assert (model.weight[~MASK] != 0).all()
 
 
-def test_a_held_weight_refuses_a_method_until_it_is_let_go():
+def test_a_masked_weight_refuses_a_pruner_until_it_is_released():
     model = linear()
     optimizer = SGD(model.parameters(), lr=0.01)
-    (held,) = apply_masks(model, {"weight": MASK}, optimizer)
-    with pytest.raises(SpikewireError, match="weight: another method manages or holds it"):
+    (hook,) = apply_masks(model, {"weight": MASK}, optimizer)
+    with pytest.raises(SpikewireError, match="weight: another pruner has it"):
         Dense().attach(model, optimizer, total_steps=1)
-    held.remove()
+    hook.remove()
     Dense().attach(model, optimizer, total_steps=1)
 
 
@@ -88,7 +88,7 @@ def test_a_tied_weight_takes_its_mask_under_either_name():
     assert (model[0].weight[~MASK] == 0).all()
 
 
-def test_a_copy_and_an_average_take_the_wiring_of_the_run():
+def test_a_copy_and_an_average_take_the_masks_of_the_run():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Linear(6, 6)

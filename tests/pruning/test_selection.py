@@ -1,4 +1,4 @@
-"""Exact selection: both ways against a sort, ties, floors, shares of a layer's own."""
+"""Exact selection: both ways against a sort, ties, floors, a layer's own connectivity."""
 
 import math
 
@@ -12,12 +12,12 @@ from torch import nn
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.selection import (
     bisect,
-    choose,
+    highest_absent,
     kth_largest,
-    levels,
     select,
+    select_masks,
     top_k_mask,
-    wire,
+    top_k_masks,
 )
 
 WAYS = pytest.mark.parametrize("way", [bisect, select, kth_largest])
@@ -73,42 +73,42 @@ def test_the_mask_has_the_shape_of_the_scores_at_any_count():
 layers_of_scores = st.lists(st.lists(numbers, min_size=1, max_size=12), min_size=1, max_size=4)
 
 
-def layers_for(scores, shares=None):
+def layers_for(scores, fractions=None):
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
-    shares = shares or [None] * len(scores)
+    fractions = fractions or [None] * len(scores)
     return [
-        Layer(str(i), nn.Parameter(torch.zeros(len(s))), optimizer, 0, share)
-        for i, (s, share) in enumerate(zip(scores, shares, strict=True))
+        Layer(str(i), nn.Parameter(torch.zeros(len(s))), optimizer, 0, fraction)
+        for i, (s, fraction) in enumerate(zip(scores, fractions, strict=True))
     ]
 
 
 @quick
-@given(scores=layers_of_scores, share=st.floats(0.01, 1.0), floor=st.floats(0.0, 1.0))
-def test_competition_equals_its_slow_twin(scores, share, floor):
+@given(scores=layers_of_scores, fraction=st.floats(0.01, 1.0), floor=st.floats(0.0, 1.0))
+def test_competition_equals_its_slow_twin(scores, fraction, floor):
     if any(math.isinf(x) for layer in scores for x in layer):
         scores = [[math.atan(x) for x in layer] for layer in scores]  # no score is infinite
     tensors = [torch.tensor(layer, dtype=torch.float64) for layer in scores]
-    masks = wire(layers_for(scores), tensors, lambda layer: share, floor=floor)
-    assert [mask.tolist() for mask in masks] == compete(scores, share, floor)
+    masks = select_masks(layers_for(scores), tensors, lambda layer: fraction, floor=floor)
+    assert [mask.tolist() for mask in masks] == compete(scores, fraction, floor)
 
 
-def test_a_layer_with_its_own_share_stands_apart_and_scope_layer_parts_all():
+def test_a_layer_with_its_own_fraction_stands_apart_and_scope_layer_parts_all():
     scores = [torch.arange(10.0), torch.arange(10.0) + 100, torch.arange(20.0)]
     layers = layers_for(scores, [None, 0.5, None])
 
-    def share(layer):
+    def fraction(layer):
         return layer.connectivity or 0.2
 
-    counts = [int(mask.sum()) for mask in wire(layers, scores, share)]
+    counts = [int(mask.sum()) for mask in select_masks(layers, scores, fraction)]
     assert counts[1] == 5
     assert sum(counts) == 5 + 6
-    assert [int(m.sum()) for m in wire(layers, scores, share, "layer")] == [2, 5, 4]
+    assert [int(m.sum()) for m in select_masks(layers, scores, fraction, "layer")] == [2, 5, 4]
 
 
 def test_floors_hold_against_a_stronger_layer_even_beyond_the_count():
     scores = [torch.arange(10.0) + 100, torch.arange(10.0)]
-    assert [int(m.sum()) for m in choose(scores, 5, [1, 2])] == [3, 2]
-    assert [int(m.sum()) for m in choose(scores, 1, [1, 1])] == [1, 1]
+    assert [int(m.sum()) for m in top_k_masks(scores, 5, [1, 2])] == [3, 2]
+    assert [int(m.sum()) for m in top_k_masks(scores, 1, [1, 1])] == [1, 1]
 
 
 @quick
@@ -117,9 +117,9 @@ def test_what_exceeds_the_level_is_the_mask(scores, data):
     values = torch.tensor([math.atan(x) for x in scores], dtype=torch.float64).unique()
     count = data.draw(st.integers(0, values.numel() - 1))
     mask = top_k_mask(values, count)
-    (level,) = levels([values], [mask])
+    (level,) = highest_absent([values], [mask])
     assert torch.equal(values - level > 0, mask)
-    assert levels([values], [torch.ones_like(mask)]) == [0.0]
+    assert highest_absent([values], [torch.ones_like(mask)]) == [0.0]
 
 
 @pytest.mark.gpu

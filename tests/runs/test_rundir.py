@@ -1,3 +1,5 @@
+"""The run directory: creation, refusals, metrics, checkpoints, the trained network."""
+
 import json
 import os
 import tempfile
@@ -9,7 +11,7 @@ import torch
 from spikewire.config import Config
 from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write
-from spikewire.runs.rundir import RunDir, free_name
+from spikewire.runs.rundir import RunDir, next_run_path
 
 CPU = torch.device("cpu")
 
@@ -31,12 +33,12 @@ def names(run):
 def refused(action, *parts):
     with pytest.raises(SpikewireError) as caught:
         action()
-    said = str(caught.value)
-    assert "\n" not in said
-    assert all(part in said for part in parts), said
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(part in message for part in parts), message
 
 
-def test_create_says_what_runs_and_where(run, config):
+def test_create_records_the_settings_and_the_environment(run, config):
     assert names(run) == ["config.toml", "env.json", "metrics.jsonl"]
     assert run.config() == config
     assert run.config({"threads": "2"}).threads == 2
@@ -48,19 +50,19 @@ def test_create_says_what_runs_and_where(run, config):
     assert {"python", "numpy", "spikewire", "commit", "command"} <= env.keys()
 
 
-def test_a_directory_with_something_in_it_is_refused_and_left_alone(tmp_path, config):
+def test_a_directory_that_is_not_empty_is_refused_and_not_changed(tmp_path, config):
     (tmp_path / "notes.txt").write_text("mine")
     refused(lambda: RunDir.create(tmp_path, config, CPU), str(tmp_path), "not empty")
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
-def test_an_empty_directory_is_taken(tmp_path, config):
+def test_an_empty_directory_is_accepted(tmp_path, config):
     assert RunDir.create(tmp_path, config, CPU).config() == config
 
 
-def test_what_a_start_cut_short_has_left_is_written_over(tmp_path, config):
+def test_the_files_of_a_killed_start_are_overwritten(tmp_path, config):
     for name in ("env.json", "checkpoint.pt", ".config.toml.4242"):
-        (tmp_path / name).write_text("half of it")
+        (tmp_path / name).write_text("incomplete")
     (tmp_path / "metrics.jsonl").write_text("")
     run = RunDir.create(tmp_path, config, CPU, {"step": 0})
     assert run.load_checkpoint(config) == {"step": 0}
@@ -69,14 +71,14 @@ def test_what_a_start_cut_short_has_left_is_written_over(tmp_path, config):
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "model.safetensors", "traces.npz"])
-def test_a_run_that_only_lacks_its_config_is_left_alone(tmp_path, config, file):
+def test_a_run_without_its_config_is_refused_and_not_changed(tmp_path, config, file):
     (tmp_path / "checkpoint.pt").write_text("precious")
     (tmp_path / file).write_text("precious")
     refused(lambda: RunDir.create(tmp_path, config, CPU), "not empty")
     assert set(os.listdir(tmp_path)) == {"checkpoint.pt", file}
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path, config):
+def test_a_path_that_cannot_be_written_is_refused(tmp_path, config):
     (tmp_path / "file").write_text("")
     refused(lambda: RunDir.create(tmp_path / "file", config, CPU), "not empty")
     refused(lambda: RunDir.create(tmp_path / "file" / "run", config, CPU), "cannot be written")
@@ -84,7 +86,7 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path, config):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_no_permission_is_refused(config):
+def test_a_directory_without_write_permission_is_refused(config):
     nobody = 65534
     with tempfile.TemporaryDirectory() as closed:
         os.chmod(closed, 0o555)
@@ -103,13 +105,13 @@ def test_a_directory_without_a_run_is_refused(tmp_path):
     refused(lambda: RunDir.open(tmp_path), str(tmp_path), "not a run directory")
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_one(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
 
     def fail():
         with atomic_write(path) as file:
-            file.write(b"half")
+            file.write(b"incomplete")
             raise ValueError
 
     pytest.raises(ValueError, fail)
@@ -117,26 +119,26 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_metrics_lose_a_half_line_and_what_lies_beyond(run):
+def test_an_incomplete_line_is_ignored_and_truncate_removes_later_epochs(run):
     for epoch in (1, 2, 3):
         run.append({"epoch": epoch, "loss": float("nan"), "stats": {"x": float("inf"), "y": 1.0}})
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 4, "lo')
     assert [row["epoch"] for row in run.history()] == [1, 2, 3]
     assert run.history()[0] == {"epoch": 1, "loss": None, "stats": {"x": None, "y": 1.0}}
-    run.cut(2)
+    run.truncate(2)
     assert [row["epoch"] for row in run.history()] == [1, 2]
     assert len((run.path / "metrics.jsonl").read_text().splitlines()) == 2
     run.append({"epoch": 3})
     assert [row["epoch"] for row in run.history()] == [1, 2, 3]
 
 
-def test_a_damaged_line_in_the_middle_is_named(run):
+def test_a_damaged_line_is_reported_by_its_number(run):
     (run.path / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo\n{"epoch": 3}\n')
     refused(run.history, "metrics.jsonl", "line 2")
 
 
-def test_checkpoints_come_back_and_the_one_before_is_kept(run, config):
+def test_the_newest_checkpoint_is_loaded_and_the_previous_one_is_kept(run, config):
     refused(lambda: run.load_checkpoint(config), "no checkpoint.pt")
     for step in (1, 2):
         run.save_checkpoint(config, {"step": step, "x": torch.full((3,), float(step))})
@@ -153,27 +155,27 @@ def test_a_checkpoint_of_another_config_is_refused(run, config):
     refused(lambda: run.load_checkpoint(other), "checkpoint.pt", "another config", "epochs")
 
 
-def test_any_damage_to_the_tensors_is_seen(run, config):
+def test_any_damage_to_the_tensors_is_detected(run, config):
     run.save_checkpoint(config, {"x": torch.arange(4096.0)})
     path = run.path / "checkpoint.pt"
-    whole = path.read_bytes()
-    start = whole.index(torch.arange(4096.0).numpy().tobytes())
-    for place in (start, start + 8000, start + 16383):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    content = path.read_bytes()
+    start = content.index(torch.arange(4096.0).numpy().tobytes())
+    for i in (start, start + 8000, start + 16383):
+        path.write_bytes(content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :])
         refused(
             lambda: run.load_checkpoint(config), "checkpoint.pt", "damaged", "checkpoint.prev.pt"
         )
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 3000, -1])
-def test_a_cut_checkpoint_is_refused(run, config, keep):
+def test_a_truncated_checkpoint_is_refused(run, config, keep):
     run.save_checkpoint(config, {"x": torch.arange(1000.0)})
     path = run.path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:keep])
     refused(lambda: run.load_checkpoint(config), "checkpoint.pt", "damaged")
 
 
-class Planted:
+class CreatesFile:
     """Creates a file when it is unpickled."""
 
     def __init__(self, path):
@@ -184,29 +186,29 @@ class Planted:
 
 
 def test_a_checkpoint_cannot_execute_anything(run, config, tmp_path):
-    torch.save(Planted(tmp_path / "executed"), run.path / "checkpoint.pt")
+    torch.save(CreatesFile(tmp_path / "executed"), run.path / "checkpoint.pt")
     refused(lambda: run.load_checkpoint(config), "checkpoint.pt")
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_foreign_file_is_no_checkpoint(run, config):
+def test_another_file_format_is_refused(run, config):
     torch.save({"format": "other"}, run.path / "checkpoint.pt")
     refused(lambda: run.load_checkpoint(config), "is not a 'spikewire checkpoint 1' file")
 
 
-def test_the_model_comes_back_with_its_masks(run):
+def test_the_network_is_loaded_with_its_masks(run):
     weights = {"fc.weight": torch.randn(3, 4), "conv.weight": torch.randn(2, 3, 3, 3)}
     weights["conv.weight"] = weights["conv.weight"].to(memory_format=torch.channels_last)
     masks = {name: weight > 0 for name, weight in weights.items()}
     run.save_model(weights, masks)
     assert run.finished
-    loaded, wiring = run.load_model()
+    loaded, loaded_masks = run.load_model()
     assert all(loaded[name].equal(weight) for name, weight in weights.items())
-    assert all(wiring[name].equal(mask) for name, mask in masks.items())
-    assert wiring["fc.weight"].dtype == torch.bool
+    assert all(loaded_masks[name].equal(mask) for name, mask in masks.items())
+    assert loaded_masks["fc.weight"].dtype == torch.bool
 
 
-def test_a_missing_or_damaged_model_is_refused(run):
+def test_a_missing_or_damaged_network_is_refused(run):
     refused(run.load_model, "model.safetensors", "--resume")
     run.save_model({"w": torch.ones(3)}, {})
     path = run.path / "model.safetensors"
@@ -214,8 +216,8 @@ def test_a_missing_or_damaged_model_is_refused(run):
     refused(run.load_model, "model.safetensors", "damaged")
 
 
-def test_free_names_count_on(tmp_path):
-    assert free_name(tmp_path, "digits-gradr").name == "digits-gradr-1"
+def test_the_next_run_has_the_next_number(tmp_path):
+    assert next_run_path(tmp_path, "digits-gradr").name == "digits-gradr-1"
     for name in ("digits-gradr-2", "digits-gradr-10", "digits-gradr-x", "digits-gradr"):
         (tmp_path / name).mkdir()
-    assert free_name(tmp_path, "digits-gradr").name == "digits-gradr-11"
+    assert next_run_path(tmp_path, "digits-gradr").name == "digits-gradr-11"

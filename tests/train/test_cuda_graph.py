@@ -1,4 +1,4 @@
-"""Where there is no GPU, a CUDA graph is none; what it does on one is in `gpu/`."""
+"""CUDA graphs without a GPU: the setting does nothing; tests of the graph itself are in `gpu/`."""
 
 import pytest
 import torch
@@ -24,12 +24,14 @@ def test_what_does_not_go_with_it_is_refused():
         Config(graph=True, compile=True)
 
 
-def test_where_there_can_be_none_one_line_says_why():
+def test_where_a_graph_is_not_possible_one_line_says_why():
     plain = prepare(Config(device="cpu", graph=True))
-    assert why_not(plain.model, plain.method, plain.ranks) == ""
-    assert why_not(plain.model, plain.method, Ranks(world=2)) == "there are several ranks"
-    watching = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
-    training = prepare(watching)
+    assert why_not(plain.model, "gradr", plain.ranks) == ""
+    assert why_not(plain.model, "gradr", Ranks(world_size=2)) == "there are several ranks"
+    counting = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
+    training = prepare(counting)
     training.device = torch.device("cuda")  # as if there were one
-    with pytest.warns(UserWarning, match="graph: not used, since budget watches the forward pass"):
+    with pytest.warns(
+        UserWarning, match="graph: not used, since budget has hooks on the forward pass"
+    ):
         assert training._captured() == training.learn

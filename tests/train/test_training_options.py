@@ -14,12 +14,15 @@ from spikewire.config import Config
 from spikewire.deploy import export
 from spikewire.formats import packed
 from spikewire.nn.losses import LOSSES, ce_rate
+from spikewire.nn.models import MODELS, Model
+from spikewire.pruning.masks import connectivity
 from spikewire.runs.rundir import RunDir
 from spikewire.runtime.model import Runtime
-from spikewire.train.averaging import Average, reestimate_
+from spikewire.train.averaging import WeightAverage
 from spikewire.train.distillation import distillation_loss
-from spikewire.train.evaluate import connectivity, score
-from spikewire.train.loop import Step, fit, measure, prepare
+from spikewire.train.evaluate import evaluate_run
+from spikewire.train.loop import Step, end_epoch, fit, prepare
+from spikewire.train.telemetry import Telemetry
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -27,7 +30,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def data():
-    """Every eighth digit: 5 steps an epoch at the batch size used here."""
+    """Every eighth digit: 5 steps per epoch at the batch size used here."""
     whole = datasets.load("digits")
     return replace(
         whole,
@@ -46,8 +49,7 @@ def tiny(method="deepr", **changes):
 
 def stop_at(step):
     def progress(event):
-        if isinstance(event, Step) and event.step == step:
-            raise KeyboardInterrupt
+        return isinstance(event, Step) and event.step == step
 
     return progress
 
@@ -114,7 +116,7 @@ def test_training_is_smoothed_and_the_test_is_not(tmp_path):
     smooth = ce_rate(training.model(images), labels, config.rate_scale, 0.4).item()
     assert training.step(images, labels).item() == pytest.approx(smooth, rel=1e-6)
     result = fit(config, tmp_path / "run")
-    assert result.history[-1]["test_loss"] == score(tmp_path / "run").loss
+    assert result.history[-1]["test_loss"] == evaluate_run(tmp_path / "run").loss
 
 
 # ---------------------------------------------------------------------- averaging
@@ -122,7 +124,7 @@ def test_training_is_smoothed_and_the_test_is_not(tmp_path):
 
 def test_the_mean_follows_its_formula_and_the_masks():
     model = nn.Linear(3, 2)
-    average = Average(model, 0.75)
+    average = WeightAverage(model, 0.75)
     values = [p.detach().double().clone() for p in model.parameters()]
     for _ in range(4):
         with torch.no_grad():
@@ -133,14 +135,14 @@ def test_the_mean_follows_its_formula_and_the_masks():
             0.75 * a + 0.25 * p.detach() for a, p in zip(values, model.parameters(), strict=True)
         ]
     mask = torch.tensor([[True, False, True], [False, True, True]])
-    average.install({"weight": mask})
+    average.install_({"weight": mask})
     torch.testing.assert_close(model.weight.double(), values[0] * mask, rtol=1e-6, atol=1e-6)
     assert not model.weight[~mask].any()
     torch.testing.assert_close(model.bias.double(), values[1], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["deepr", "gradr", "budget"])
-def test_a_run_ends_with_the_mean_of_what_the_network_saw_under_the_last_wiring(data, method):
+def test_a_run_ends_with_the_mean_of_what_the_network_saw_under_the_last_masks(data, method):
     training = prepare(tiny(method, average=0.8), data)
     means = {name: p.detach().double().clone() for name, p in training.model.named_parameters()}
     for epoch in range(3):
@@ -148,7 +150,7 @@ def test_a_run_ends_with_the_mean_of_what_the_network_saw_under_the_last_wiring(
             training.step(images, labels)
             for name, parameter in training.model.named_parameters():
                 means[name].mul_(0.8).add_(parameter.detach().double(), alpha=0.2)
-        training.place.epoch, training.place.batch = epoch + 1, 0
+        training.position.epoch, training.position.batch = epoch + 1, 0
     masks = training.finish()
     weights = dict(training.model.named_parameters())
     assert connectivity(masks) == pytest.approx(0.2, abs=1e-3)
@@ -158,19 +160,28 @@ def test_a_run_ends_with_the_mean_of_what_the_network_saw_under_the_last_wiring(
         assert not weights[name][~mask].any()
 
 
-def test_batch_norm_gets_the_plain_mean_over_batches():
-    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=0.2), nn.ReLU())
-    batches = [torch.randn(size, 2, 5, 5) * size for size in (4, 4, 7)]
-    model(batches[0])  # statistics to forget
-    model.eval()
-    reestimate_(model, batches)
-    inputs = [model[0](batch).transpose(0, 1).flatten(1) for batch in batches]
-    mean = sum(x.mean(1) for x in inputs) / 3
-    variance = sum(x.var(1, unbiased=True) for x in inputs) / 3
-    norm = model[1]
-    torch.testing.assert_close(norm.running_mean, mean, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(norm.running_var, variance, rtol=1e-5, atol=1e-6)
-    assert (norm.momentum, model.training) == (0.2, False)
+def small_conv(neuron, dropout):
+    return {
+        "conv1": nn.Conv2d(1, 3, 3, bias=False),
+        "bn1": nn.BatchNorm2d(3, momentum=0.2),
+        "lif1": neuron(),
+        "flatten": nn.Flatten(),
+        "fc1": nn.Linear(108, 10, bias=False),
+        "lif2": neuron(),
+    }
+
+
+def test_batch_norm_gets_the_plain_mean_over_batches(data, monkeypatch):
+    monkeypatch.setitem(MODELS, "digits-mlp", Model(small_conv, (1, 8, 8)))
+    model = fit(tiny("dense", epochs=1, average=0.5, augment=()), data=data).model
+    images = [images for images, _ in prepare(tiny("dense", augment=()), data).train.epoch(0)]
+    with torch.no_grad():
+        inputs = [model.conv1(batch).transpose(0, 1).flatten(1) for batch in images]
+    mean = sum(x.mean(1) for x in inputs) / len(inputs)
+    variance = sum(x.var(1, unbiased=True) for x in inputs) / len(inputs)
+    torch.testing.assert_close(model.bn1.running_mean, mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(model.bn1.running_var, variance, rtol=1e-5, atol=1e-6)
+    assert model.bn1.momentum == 0.2
 
 
 @pytest.mark.parametrize("method", ["deepr", "gradr"])
@@ -184,7 +195,7 @@ def test_a_run_with_a_mean_resumes_bit_equal(tmp_path, data, method):
 # ---------------------------------------------------------------------- a teacher
 
 
-def test_a_lesson_is_the_scaled_divergence():
+def test_the_distillation_loss_is_the_scaled_divergence():
     generator = torch.Generator().manual_seed(2)
     student, taught = 6 * torch.rand(2, 4, 5, generator=generator)
     total = 0.0
@@ -205,7 +216,7 @@ def taught(tmp_path_factory):
     return run
 
 
-def test_a_step_mixes_labels_and_lesson(taught):
+def test_a_step_mixes_labels_and_distillation(taught):
     """Each with time steps, a scale and a centre of its own."""
     config = tiny("dense", teacher=str(taught), teacher_weight=0.75, time_steps=2, rate_scale=3.0)
     config.centre = 0.25
@@ -252,7 +263,7 @@ def test_the_flag_trains_against_a_teacher(taught, tmp_path, capsys, monkeypatch
 def test_a_teacher_that_cannot_teach_is_refused_in_one_line(taught, data, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(tiny(), tmp_path / "cut", data=data, progress=stop_at(1))
-    refused(lambda: prepare(tiny(teacher=str(tmp_path / "cut"))), "teacher: ", "is not there")
+    refused(lambda: prepare(tiny(teacher=str(tmp_path / "cut"))), "teacher: ", "does not exist")
     other = RunDir.create(tmp_path / "other", tiny(model="lenet5"), CPU)
     other.save_model(*RunDir(taught).load_model())
     refused(lambda: prepare(tiny(teacher=str(other.path))), "teacher: model: 'lenet5'")
@@ -273,7 +284,7 @@ def test_a_centre_is_taken_from_what_the_network_sees(data):
 
 def test_whoever_opens_a_run_knows_its_centre(tmp_path):
     result = fit(tiny("budget", centre=0.25, reset="soft", neuron="if"), tmp_path)
-    assert score(tmp_path).accuracy == result.accuracy
+    assert evaluate_run(tmp_path).accuracy == result.accuracy
     file = export(tmp_path).path
     network = packed.read(file)
     assert network.mean == (0.25,)
@@ -319,8 +330,8 @@ def test_the_early_part_has_fewer_time_steps_and_the_test_has_all(data):
         training.model.train()
         for images, labels in training.train.epoch(epoch):
             training.step(images, labels)
-        measure(training, training.method.masks(), {})
-        training.place.epoch, training.place.batch = epoch + 1, 0
+        end_epoch(training, Telemetry(100, 100), last=False)
+        training.position.epoch, training.position.batch = epoch + 1, 0
     assert [steps for learning, steps in seen if learning] == [2] * 8 + [5] * 7  # 8 of 15: < 7.5
     assert {steps for learning, steps in seen if not learning} == {5}
 
@@ -337,7 +348,7 @@ def test_several_early_parts_follow_each_other(data, steps, ends, expected):
     training = prepare(tiny(early_time_steps=steps, early=ends, time_steps=5), data)
     found = []
     for step in range(15):
-        training.place.epoch, training.place.batch = divmod(step, 5)
+        training.position.epoch, training.position.batch = divmod(step, 5)
         found.append(training.time_steps())
     assert found == expected
 
@@ -346,7 +357,7 @@ def test_the_end_is_measured_with_all_time_steps(data):
     """Even where the early part ends with the run, so that no step had them all."""
     config = tiny(early_time_steps=1, early=0.99, time_steps=6, average=0.9)
     training = prepare(config, data)
-    training.place.epoch, training.place.batch = 2, 4
+    training.position.epoch, training.position.batch = 2, 4
     training.step(*next(training.train.epoch(2, start=4)))
     assert training.model.time_steps == 1
     training.finish()

@@ -1,7 +1,7 @@
 """The command line: the only package that prints, parses flags and sets exit codes.
 
-Exit codes: 0 done, 1 training failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. What is heavy is
-imported where it is used, so that help is quick.
+Exit codes: 0 done, 1 training failed, 2 bad input, 130 Ctrl-C, 143 SIGTERM. Heavy
+modules are imported where they are used, so that help is quick.
 """
 
 import signal
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 
 from spikewire import __version__
-from spikewire.cli import data, frontier, report, ship, train
+from spikewire.cli import data, export, frontier, predict, report, train
 from spikewire.cli.show import complain, silence
 from spikewire.errors import SpikewireError, TrainingFailed, unknown
 
 HELP = """\
-spikewire: spiking neural networks that grow their own sparse wiring
+spikewire: spiking neural networks that learn their own sparse connectivity
 
-usage: spikewire COMMAND [flags]          spikewire COMMAND --help tells them
+usage: spikewire COMMAND [flags]          spikewire COMMAND --help lists the flags
 
 {commands}
 
@@ -26,7 +26,7 @@ examples:
   spikewire train                                      embedded digits, Grad R, under a minute
   spikewire train --method deepr --connectivity 0.05   another method; its fields are flags
   spikewire train --preset mnist-fast --out runs/mine  first: spikewire data get mnist
-  spikewire train --resume runs/mine                   go on where it stopped"""
+  spikewire train --resume runs/mine                   resume it after a stop"""
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train.train,
@@ -34,8 +34,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "frontier": frontier.frontier,
     "methods": data.methods,
     "data": data.data,
-    "export": ship.export,
-    "predict": ship.predict,
+    "export": export.export,
+    "predict": predict.predict,
     "report": report.report,
     "figures": report.figures,
 }
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def dispatch(command: str, arguments: Sequence[str]) -> None:
-    """Run a command, or tell what there is."""
+    """Run a command, or list the commands."""
     if command in ("-h", "--help", "help"):
         rows = (
             f"  {name:10}{(run.__doc__ or '').splitlines()[0]}" for name, run in COMMANDS.items()

@@ -1,17 +1,19 @@
-"""Flags from the dataclasses; each mistake in one line."""
+"""Flags from declared settings; every mistake is a one-line error."""
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import Field
 from typing import Any, NoReturn
 
-from spikewire.config import allowed_words, flag, method_fields, presets, resolve, settings
+from spikewire.config import flag, method_fields, presets, resolve, settings
 from spikewire.errors import SpikewireError, check, unknown
+from spikewire.fields import accepted, show
 
 MANY = 20  # flags that a one-line error does not list
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one-line `SpikewireError`s, with the nearest right flag."""
+    """A parser whose errors are one-line `SpikewireError`s, with the nearest valid flag."""
 
     def __init__(self, command: str, about: str) -> None:
         super().__init__(f"spikewire {command}", description=about, allow_abbrev=False)
@@ -32,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         return vars(found)
 
     def no_flag(self, word: str) -> SpikewireError:
-        """Return the error for a wrong flag; where there are many, help lists them better."""
+        """Return the error for an unknown flag; many valid flags are not listed in it."""
         error = unknown("flag", word, self._option_string_actions)
         if len(self._option_string_actions) <= MANY:
             return error
@@ -45,26 +47,30 @@ def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
 
     parser.usage = f"{parser.prog} [flags]"
     known = ", ".join(sorted(presets()))
-    about = f"start from {known} (the data set's own; those of digits are shown)"
+    about = f"start from {known} (the data set's own; values of digits are shown)"
     parser.add_argument("--preset", help=about)
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
     group, values = parser.add_argument_group("settings"), resolve()
     for key, rule in settings().items():
         if key not in but:
-            words = ", ".join(allowed_words(rule))
-            about = rule.metadata["help"] + (f"; one of {words}" if words else "")
-            add_flag(group, key, f"{about} ({shown(getattr(values, key))})", rule.type is bool)
+            about = f"{describe(rule)} (default {show(getattr(values, key))})"
+            add_flag(group, key, about, rule.type is bool)
     group = parser.add_argument_group("fields of the method")
     owners: dict[str, dict[str, list[str]]] = {}
     switches = set()
     for method in METHODS:
         for key, rule in method_fields(method).items():
-            said = rule.metadata.get("help", "")
-            owners.setdefault(key, {}).setdefault(said, []).append(method)
+            owners.setdefault(key, {}).setdefault(describe(rule), []).append(method)
             switches |= {key} if rule.type is bool else set()
     for key in sorted(owners.keys() - set(but)):
-        parts = (f"[{', '.join(methods)}] {said}" for said, methods in owners[key].items())
+        parts = (f"[{', '.join(methods)}] {about}" for about, methods in owners[key].items())
         add_flag(group, key, "; ".join(parts), key in switches)
+
+
+def describe(rule: Field) -> str:
+    """Return the help text of a setting, with the values it accepts."""
+    values = accepted(rule)
+    return f"{rule.metadata['help']}; {values}" if values else rule.metadata["help"]
 
 
 def add_flag(group: Any, key: str, about: str, switch: bool) -> None:
@@ -74,19 +80,8 @@ def add_flag(group: Any, key: str, about: str, switch: bool) -> None:
     group.add_argument(name, dest=key, metavar="X", default=argparse.SUPPRESS, help=about, **extra)
 
 
-def shown(value: Any) -> str:
-    """Return a default as one would type it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "none"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "none" if value in (None, "") else str(value)
-
-
 def number(name: str, text: str) -> float:
-    """Return the number a flag was given."""
+    """Return the text of a flag as a number."""
     try:
         return float(text)
     except ValueError:

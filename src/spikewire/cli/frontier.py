@@ -1,4 +1,4 @@
-"""`spikewire frontier`."""
+"""The command `spikewire frontier`."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,77 +6,76 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spikewire.cli.flags import Parser, add_settings, number, whole
-from spikewire.cli.show import percent, print_table
+from spikewire.cli.show import print_table
 from spikewire.config import flag, resolve, words_of
 from spikewire.errors import SpikewireError, TrainingFailed, check, check_word
+from spikewire.text import percent
 
 if TYPE_CHECKING:
+    from spikewire.frontier import Outcome, Point
     from spikewire.frontier.engines.local import Local
     from spikewire.frontier.engines.ray import Ray
     from spikewire.frontier.engines.slurm import Slurm
-    from spikewire.frontier.sweep import Outcome, Point
 
 
 ENGINES = {"local": ("jobs",), "ray": ("address", "cores", "gpus"), "slurm": ("cores", "gpus")}
 ENGINE_FLAGS = {
-    "jobs": "[local] runs at a time; they share the cores (1)",
-    "address": "[ray] cluster to join (that of this machine, or a new one)",
-    "cores": "[ray, slurm] cores of a run; its threads, where the settings name none (1)",
-    "gpus": "[ray, slurm] GPUs of a run; on ray also a share of one (0)",
+    "jobs": "[local] runs at the same time; they divide the cores (1)",
+    "address": "[ray] HOST:PORT of the cluster (the one on this machine, or a new one)",
+    "cores": "[ray, slurm] cores per run; also its threads, if the settings name none (1)",
+    "gpus": "[ray, slurm] GPUs per run; on ray also a fraction of one (0)",
 }
 
 
 def frontier(arguments: Sequence[str]) -> None:
-    """Train methods x connectivities x seeds; the same command again does only what is missing."""
+    """Train methods x connectivities x seeds; the same command again runs only what is missing."""
     given = frontier_parser().read(arguments)
     dry = given.pop("dry_run")
     engine = build_engine(given.pop("engine"), {key: given.pop(key) for key in ENGINE_FLAGS}, dry)
-    again = words_of({key: value for key, value in given.items() if value is not None})
+    same = words_of({key: value for key, value in given.items() if value is not None})
     own = {key: given.pop(key) for key in ("methods", "connectivity", "seeds", "out")}
-    preset, file, sets = (given.pop(key) for key in ("preset", "config", "dataset"))
-    from spikewire.frontier import sweep as front
+    preset, file, datasets = (given.pop(key) for key in ("preset", "config", "dataset"))
+    from spikewire.frontier import missing, plan, prepare, run
     from spikewire.frontier.engines.slurm import Slurm
 
-    shares = [number("--connectivity", x) for x in listed("--connectivity", own["connectivity"])]
-    jobs = front.plan(
-        listed("--dataset", sets or resolve(preset, file).dataset),
+    targets = [number("--connectivity", x) for x in listed("--connectivity", own["connectivity"])]
+    jobs = plan(
+        listed("--dataset", datasets or resolve(preset, file).dataset),
         listed("--methods", own["methods"]),
-        shares,
+        targets,
         whole("--seeds", own["seeds"]),
     )
     out = Path(own["out"])
-    tasks = front.prepare(jobs, out, preset=preset, file=file, flags=given, threads=engine.threads)
+    tasks = prepare(jobs, out, preset=preset, file=file, flags=given, threads=engine.threads)
     if isinstance(engine, Slurm):
-        again = shlex.join(["spikewire", "frontier", *again])
-        print(engine.script(front.missing(tasks.values()), again), end="")
+        collect = shlex.join(["spikewire", "frontier", *same])
+        print(engine.script(missing(tasks.values()), collect), end="")
     elif dry:
-        for task in front.missing(tasks.values()):
-            print(shlex.join(["spikewire", *task.words()]))
+        for task in missing(tasks.values()):
+            print(shlex.join(["spikewire", *task.command()]))
     else:
-        print_result(front.run(tasks, out, engine, on_outcome=print_outcome), out)
+        print_result(run(tasks, out, engine, on_outcome=print_outcome), out)
 
 
 def frontier_parser() -> Parser:
-    """Return the parser: the list, the engine, and the settings all runs share."""
+    """Return the parser: the list of runs, the engine, and the settings common to all runs."""
     parser = Parser("frontier", frontier.__doc__ or "")
     parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list")
-    parser.add_argument("--connectivity", default="0.25,0.05,0.01", help="comma list of shares")
+    parser.add_argument("--connectivity", default="0.25,0.05,0.01", help="comma list of targets")
     parser.add_argument("--seeds", default="3", help="seeds 0 to N-1")
     parser.add_argument("--out", metavar="DIR", default="runs/frontier", help="(runs/frontier)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would run; train nothing"
-    )
-    about = f"where they run; one of {', '.join(ENGINES)} (local)"
+    parser.add_argument("--dry-run", action="store_true", help="print the commands; train nothing")
+    about = f"where the runs are trained; one of {', '.join(ENGINES)} (local)"
     parser.add_argument("--engine", metavar="X", default="local", help=about)
     for key, about in ENGINE_FLAGS.items():
         parser.add_argument(flag(key), metavar="X", help=about)
     add_settings(parser, but=("method", "connectivity", "seed", "dataset"))
-    parser.add_argument("--dataset", help="comma list (that of the preset)")
+    parser.add_argument("--dataset", help="comma list (the one of the preset)")
     return parser
 
 
 def build_engine(name: str, given: dict[str, Any], dry: bool) -> "Local | Ray | Slurm":
-    """Return the engine with its flags; refuse those of another."""
+    """Return the engine with its flags; refuse the flags of another engine."""
     check_word("--engine", name, ENGINES)
     given = {key: value for key, value in given.items() if value is not None}
     for key in given.keys() - set(ENGINES[name]):
@@ -101,17 +100,26 @@ def build_engine(name: str, given: dict[str, Any], dry: bool) -> "Local | Ray | 
 
 
 def print_result(outcomes: "Sequence[Outcome]", out: Path) -> None:
-    """Print the table and where it lies; raise if some have failed."""
-    from spikewire.frontier import sweep as front
+    """Print the table and the files written; raise if some runs have failed."""
+    from spikewire.frontier import FRONTIER, points
 
-    print_points(front.points(outcomes))
-    files = [out / front.FRONTIER, *front.draw(outcomes, out)]
+    print_points(points(outcomes))
+    files = [out / FRONTIER, *save_figure(outcomes, out)]
     print(f"frontier: {', '.join(map(str, files))}")
     if failed := [outcome for outcome in outcomes if outcome.error]:
         first = failed[0]
         raise TrainingFailed(
             f"{len(failed)} of {len(outcomes)} runs failed; {first.job.name}: {first.error}"
         )
+
+
+def save_figure(outcomes: "Sequence[Outcome]", out: Path) -> list[Path]:
+    """Draw accuracy over connectivity of the runs that did not fail; return the files written."""
+    from spikewire.report import load, plot_frontier, save_figures
+
+    runs = [load(out / outcome.job.name) for outcome in outcomes if not outcome.error]
+    figure = plot_frontier(runs)
+    return save_figures([figure], out) if figure else []
 
 
 def listed(name: str, text: str) -> list[str]:
@@ -122,29 +130,30 @@ def listed(name: str, text: str) -> list[str]:
 
 
 def print_outcome(outcome: "Outcome") -> None:
-    """Print a line when a run of the list has ended."""
+    """Print one line for a run that has ended."""
     if outcome.error:
         print(f"{outcome.job.name}  failed: {outcome.error}", flush=True)
         return
-    accuracy, reached = percent(outcome.accuracy or 0.0), percent(outcome.reached or 0.0)
+    accuracy, actual = percent(outcome.accuracy or 0.0), percent(outcome.actual or 0.0)
     print(
-        f"{outcome.job.name}  accuracy {accuracy}  connectivity {reached}  {outcome.seconds:.1f} s",
+        f"{outcome.job.name}  accuracy {accuracy}  connectivity {actual}  {outcome.seconds:.1f} s",
         flush=True,
     )
 
 
 def print_points(points: "Sequence[Point]") -> None:
-    """Print mean and deviation over seeds, asked and reached."""
+    """Print one row per point: target and actual connectivity, mean and standard deviation."""
     rows = [
         (
             point.dataset,
             point.method,
-            "" if point.asked is None else percent(point.asked),
-            percent(point.reached),
-            f"{100 * point.accuracy:.2f} ± {100 * point.deviation:.2f}",
+            "" if point.target is None else percent(point.target),
+            percent(point.actual),
+            f"{100 * point.accuracy:.2f}"
+            + (f" ± {100 * point.deviation:.2f}" if point.n > 1 else ""),
             f"{point.n}" + (f" ({point.failed} failed)" if point.failed else ""),
             f"{point.seconds:.0f} s",
         )
         for point in points
     ]
-    print_table(("data set", "method", "asked", "reached", "accuracy %", "n", "time"), rows)
+    print_table(("data set", "method", "target", "actual", "accuracy %", "n", "time"), rows)

@@ -1,4 +1,4 @@
-"""Tables, lines and bars: live on a terminal, plain elsewhere."""
+"""Tables, lines and progress bars: live on a terminal, plain elsewhere."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from spikewire.config import Config
+from spikewire.text import percent
 
 if TYPE_CHECKING:
     from spikewire.train.loop import Epoch, Step
@@ -17,36 +18,27 @@ def complain(text: str) -> None:
     print(f"spikewire: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
-def percent(share: float) -> str:
-    """Return a share as a percentage, with more digits where there is little."""
-    return f"{share:.2%}" if share >= 0.01 or share == 0 else f"{share:.3%}"
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in MB, small ones in kB."""
-    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
-
-
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns; a wide one is not cut when the output is no terminal."""
+    """Print aligned columns; outside a terminal wide ones are not cut."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     table = Table(*head, box=box.SIMPLE_HEAD, show_header=any(head))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # as text: "[0, 1)" is no markup
     console.print(table)
 
 
-def print_figures(figures: dict[str, str]) -> None:
+def print_values(values: dict[str, str]) -> None:
     """Print a table of two columns."""
-    print_table(("", ""), list(figures.items()))
+    print_table(("", ""), list(values.items()))
 
 
 def print_layers(layers: list[dict[str, Any]]) -> None:
-    """Print one row a layer: shape, synapses by mask, weights that are not zero."""
+    """Print one row per layer: shape, synapses by mask, weights that are not zero."""
     rows = [
         (
             layer["name"],
@@ -62,7 +54,7 @@ def print_layers(layers: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def progress_display(config: Config):
-    """Yield a callback: a live bar on a terminal, a line an epoch elsewhere."""
+    """Yield a callback: a live bar on a terminal, one line per epoch elsewhere."""
     if not sys.stdout.isatty():
         yield print_epoch
         return
@@ -92,7 +84,7 @@ def print_epoch(event: "Step | Epoch") -> None:
 
 
 def epoch_line(event: "Epoch") -> str:
-    """Return the figures of an epoch."""
+    """Return the results of an epoch as one line."""
     row = event.row
     tested = "" if row["accuracy"] is None else f"accuracy {percent(row['accuracy'])}  "
     return (
@@ -127,5 +119,5 @@ def download_display():
 
 
 def silence(stream: IO[str]) -> None:
-    """Send to nowhere, until the process ends, what is printed and what is still to be flushed."""
+    """Discard all further output of a stream, also what is not flushed yet."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

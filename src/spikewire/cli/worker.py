@@ -1,6 +1,7 @@
-"""One command in a process that ends with its parent: ``python -m spikewire.cli.worker PID ...``.
+"""A command in a process that ends with its parent: ``python -m spikewire.cli.worker PID ...``.
 
-When the parent is killed, SIGTERM lets a training save and stop (Linux; elsewhere it goes on).
+When the parent is killed, SIGTERM lets a training save and stop. This needs Linux; elsewhere the
+training continues.
 """
 
 import ctypes
@@ -13,8 +14,8 @@ from spikewire.cli import main
 PR_SET_PDEATHSIG = 1
 
 
-def follow(parent: int) -> None:
-    """Ask for SIGTERM at the parent's end; end now if it came before we could ask."""
+def end_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGTERM when the parent ends; exit now if it has already ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
@@ -22,5 +23,5 @@ def follow(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    follow(int(sys.argv.pop(1)))
+    end_with_parent(int(sys.argv.pop(1)))
     sys.exit(main())

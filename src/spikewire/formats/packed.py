@@ -1,6 +1,6 @@
-"""One safetensors file that holds a network: structure as JSON, weights without their zeros.
+"""The packed file: one safetensors file with the structure as JSON and the non-zero weights.
 
-Reading executes nothing, and believes nothing: each size is checked before it is used.
+Reading executes nothing, and every size is checked before it is used.
 """
 
 import json
@@ -14,78 +14,118 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from spikewire.errors import SpikewireError, check, check_word, unknown
-from spikewire.files import atomic_write
-from spikewire.formats.gaps import from_bits, from_gaps, to_bits, to_gaps
-from spikewire.formats.network import LIMIT, Network, Neuron, Pool, Stage
+from spikewire.errors import SpikewireError, check, check_word
+from spikewire.files import atomic_write, io_errors
+from spikewire.formats.gaps import decode_bits, decode_gaps, encode_bits, encode_gaps
+from spikewire.formats.network import MAX_NEURONS, Network, Neuron, Pool, Shape, Stage
 from spikewire.nn.neurons import RESETS
 
 FORMAT = "spikewire packed 1"
 VALUES = ("fp32", "fp16", "int8")
+ARRAYS = ("gaps", "bits", "values", "scale", "bias")  # of one stage; see docs/export.md
+MAX_LAYERS = 1024
 Arrays = dict[str, NDArray[Any]]
 
 
 def write(network: Network, path: str | Path, values: str = "fp32") -> int:
-    """Write `network`; return the size of the file in bytes."""
-    if values not in VALUES:
-        raise unknown("values", values, VALUES)
-    arrays: Arrays = {}
-    for number, stage in enumerate(network.stages):
-        arrays |= {f"{number}.{key}": array for key, array in _pack(stage, values).items()}
-    header = {"format": FORMAT, "network": json.dumps(_header(network, values))}
-    content = save(arrays, metadata=header)
-    try:
-        with atomic_write(Path(path)) as file:
-            file.write(content)
-    except OSError as error:
-        raise SpikewireError(f"{path}: cannot be written: {error.strerror or error}") from None
+    """Write a network to a packed file.
+
+    The file appears under its name only when it is complete; an older one is replaced.
+
+    Args:
+        network: The network to write.
+        path: Path of the file.
+        values: Type of the weights: ``"fp32"`` (exact), ``"fp16"``, or ``"int8"`` with one scale
+            per output.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        SpikewireError: If `values` is unknown, a weight overflows fp16, or the file cannot be
+            written.
+
+    Example:
+        >>> packed.write(trace_model(model), "net.packed.safetensors", "fp16")
+    """
+    header, arrays = _pack_network(network, values)
+    content = save(arrays, metadata={"format": FORMAT, "network": json.dumps(header)})
+    path = Path(path)
+    with io_errors(path), atomic_write(path) as file:
+        file.write(content)
     return len(content)
 
 
 def read(path: str | Path) -> Network:
-    """Return the network in a packed file, or say in one line why not."""
+    """Read a packed file; nothing in the file is executed.
+
+    Args:
+        path: Path of a file written by `write` or by ``spikewire export``.
+
+    Returns:
+        The network.
+
+    Raises:
+        SpikewireError: If the file is missing, damaged, of another format or inconsistent.
+
+    Example:
+        >>> packed.read("net.packed.safetensors").connectivity
+        0.05
+    """
     if Path(path).is_dir():
         raise SpikewireError(
-            f"{path}: is a folder; give the packed file that `spikewire export` writes"
+            f"{path}: is a folder; pass the packed file that `spikewire export` writes"
         )
     try:
         with safe_open(path, "numpy") as file:
             header = file.metadata() or {}
-            found = header.get("format")
-            if found is None:
-                raise SpikewireError("is not a packed file; `spikewire export` writes one")
-            if found != FORMAT:
-                raise SpikewireError(f"format {found!r} is unknown; this version reads {FORMAT!r}")
+            _check_format(header.get("format"))
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return _network(json.loads(header.get("network", "")), arrays)
+        return _unpack_network(json.loads(header.get("network", "")), arrays)
     except SpikewireError as error:
         raise SpikewireError(f"{path}: {error}") from None
     except FileNotFoundError:
-        raise SpikewireError(f"{path}: is not there") from None
+        raise SpikewireError(f"{path}: does not exist") from None
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError,
             OverflowError, AttributeError) as error:  # fmt: skip
         reason = " ".join((str(error) or type(error).__name__).split())[:80]
-        raise SpikewireError(f"{path}: is not a whole packed file ({reason})") from None
+        raise SpikewireError(f"{path}: is not a complete packed file ({reason})") from None
 
 
-def quantised(network: Network, values: str) -> Network:
-    """Return the network as it will be once written with these values and read back."""
-    if values not in VALUES:
-        raise unknown("values", values, VALUES)
-    arrays = {
-        f"{number}.{key}": array
-        for number, stage in enumerate(network.stages)
-        for key, array in _pack(stage, values).items()
-    }
-    return _network(json.loads(json.dumps(_header(network, values))), arrays)
+def quantise(network: Network, values: str) -> Network:
+    """Return the network as `read` will return it after `write` with the same `values`.
+
+    Args:
+        network: The network to round.
+        values: Type of the weights: ``"fp32"``, ``"fp16"`` or ``"int8"``.
+
+    Returns:
+        A network with rounded weights.
+
+    Raises:
+        SpikewireError: If `values` is unknown or a weight overflows fp16.
+    """
+    header, arrays = _pack_network(network, values)
+    return _unpack_network(json.loads(json.dumps(header)), arrays)
 
 
 # ---------------------------------------------------------------------- writing
 
 
-def _header(network: Network, values: str) -> dict[str, Any]:
+def _pack_network(network: Network, values: str) -> tuple[dict[str, Any], Arrays]:
+    """Return the JSON record and the arrays of a packed file."""
+    check_word("values", values, VALUES)
+    arrays = {
+        f"{number}.{key}": array
+        for number, stage in enumerate(network.stages)
+        for key, array in _pack_stage(stage, values).items()
+    }
+    return _make_header(network, values), arrays
+
+
+def _make_header(network: Network, values: str) -> dict[str, Any]:
     return {
-        "layers": [_layer(stage) for stage in network.stages],
+        "layers": [_describe_layer(stage) for stage in network.stages],
         "input_shape": network.input_shape,
         "time_steps": network.time_steps,
         "classes": network.classes,
@@ -97,7 +137,7 @@ def _header(network: Network, values: str) -> dict[str, Any]:
     }
 
 
-def _layer(stage: Stage) -> dict[str, Any]:
+def _describe_layer(stage: Stage) -> dict[str, Any]:
     return {
         "name": stage.name,
         "shape": stage.shape,
@@ -107,25 +147,29 @@ def _layer(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _pack(stage: Stage, values: str) -> Arrays:
-    """Return values, positions in the smaller of the two codes, and what goes with them."""
-    total = math.prod(stage.shape)
-    gaps = to_gaps(stage.index)
-    small = len(gaps) <= (total + 7) // 8
-    arrays: Arrays = {"gaps": gaps} if small else {"bits": to_bits(stage.index, total)}
+def _pack_stage(stage: Stage, values: str) -> Arrays:
+    """Return the weights, their positions in the smaller of the two encodings, and the bias."""
+    gaps = encode_gaps(stage.index)
+    if len(gaps) <= (stage.size + 7) // 8:
+        arrays: Arrays = {"gaps": gaps}
+    else:
+        arrays = {"bits": encode_bits(stage.index, stage.size)}
     if stage.bias.any():
         arrays["bias"] = stage.bias
     return arrays | _pack_values(stage, values)
 
 
 def _pack_values(stage: Stage, values: str) -> Arrays:
-    """Round the values; int8 has one scale an output: ``w = scale * value``."""
-    if values != "int8":
-        rounded = stage.values.astype(np.float16 if values == "fp16" else np.float32)
-        check(
-            bool(np.isfinite(rounded).all()), f"{stage.name}: values", values, "fp32, or overflow"
-        )
-        return {"values": rounded}
+    """Round the weights; int8 has one scale per output: ``w = scale * value``."""
+    if values == "int8":
+        return _pack_int8(stage)
+    rounded = stage.values.astype(np.float16 if values == "fp16" else np.float32)
+    finite = bool(np.isfinite(rounded).all())
+    check(finite, f"{stage.name}: values", values, "fp32, because a weight overflows")
+    return {"values": rounded}
+
+
+def _pack_int8(stage: Stage) -> Arrays:
     output = stage.index // math.prod(stage.shape[1:])
     scale = np.zeros(stage.shape[0], np.float32)
     np.maximum.at(scale, output, np.abs(stage.values) / np.float32(127))
@@ -136,90 +180,115 @@ def _pack_values(stage: Stage, values: str) -> Arrays:
 # ---------------------------------------------------------------------- reading
 
 
-def _network(header: Mapping[str, Any], arrays: Arrays) -> Network:
-    layers = _typed(header, "layers", list)
-    check(len(layers) <= 1024, "layers", len(layers), "at most 1024")
+def _check_format(found: str | None) -> None:
+    if found is None:
+        raise SpikewireError("is not a packed file; `spikewire export` writes one")
+    if found != FORMAT:
+        raise SpikewireError(f"format {found!r} is unknown; this version reads {FORMAT!r}")
+
+
+def _unpack_network(header: Mapping[str, Any], arrays: Arrays) -> Network:
+    layers = _read_field(header, "layers", list)
+    check(len(layers) <= MAX_LAYERS, "layers", len(layers), f"at most {MAX_LAYERS}")
     return Network(
-        stages=tuple(_stage(layer, number, arrays) for number, layer in enumerate(layers)),
-        input_shape=_numbers(header, "input_shape", int),
-        time_steps=_typed(header, "time_steps", int),
-        classes=tuple(map(str, _typed(header, "classes", list))),
-        vote=_typed(header, "vote", int),
-        mean=_numbers(header, "mean", float),
-        std=_numbers(header, "std", float),
-        about=_typed(header, "about", dict),
+        stages=tuple(_unpack_stage(layer, number, arrays) for number, layer in enumerate(layers)),
+        input_shape=_read_numbers(header, "input_shape", int),
+        time_steps=_read_field(header, "time_steps", int),
+        classes=tuple(map(str, _read_field(header, "classes", list))),
+        vote=_read_field(header, "vote", int),
+        mean=_read_numbers(header, "mean", float),
+        std=_read_numbers(header, "std", float),
+        about=_read_field(header, "about", dict),
     )
 
 
-def _stage(layer: Mapping[str, Any], number: int, arrays: Arrays) -> Stage:
-    name, shape = _typed(layer, "name", str), _numbers(layer, "shape", int)
+def _unpack_stage(layer: Mapping[str, Any], number: int, arrays: Arrays) -> Stage:
+    name, shape = _read_field(layer, "name", str), _read_numbers(layer, "shape", int)
     total = math.prod(shape)
     check(min(shape, default=0) > 0 and total < 2**62, f"{name}: shape", shape, "positive")
-    mine = {
-        key: arrays.get(f"{number}.{key}") for key in ("gaps", "bits", "values", "scale", "bias")
-    }
-    gaps = mine["gaps"]
-    index = (
-        from_bits(_array(mine["bits"], np.uint8), total)
-        if gaps is None
-        else from_gaps(_array(gaps, np.uint8))
-    )
-    inside = not len(index) or index[-1] < total
-    check(bool(inside), f"{name}: positions", int(index[-1]) if len(index) else 0, f"below {total}")
-    bias = mine["bias"]
-    if bias is None:
-        check(shape[0] <= LIMIT, f"{name}: outputs", shape[0], "fewer")
-        bias = np.zeros(shape[0], np.float32)
-    neuron, pool = layer["neuron"], layer["pool"]
+    own = {key: arrays[f"{number}.{key}"] for key in ARRAYS if f"{number}.{key}" in arrays}
+    index = _unpack_index(name, own, total)
     return Stage(
         name=name,
         shape=shape,
         index=index,
-        values=_values(name, shape, index, mine["values"], mine["scale"]),
-        bias=_array(bias, np.float32),
-        padding=_typed(layer, "padding", int),
-        neuron=None if neuron is None else _neuron(neuron),
-        pool=None if pool is None else Pool(_typed(pool, "kind", str), _typed(pool, "size", int)),
+        values=_unpack_values(name, shape, index, own),
+        bias=_unpack_bias(name, shape, own),
+        padding=_read_field(layer, "padding", int),
+        neuron=_read_neuron(layer["neuron"]),
+        pool=_read_pool(layer["pool"]),
     )
 
 
-def _values(name: str, shape: tuple[int, ...], index: Any, values: Any, scale: Any) -> Any:
-    check(isinstance(values, np.ndarray) and values.ndim == 1, f"{name}: values", None, "there")
-    check(
-        len(values) == len(index), f"{name}: values", len(values), f"{len(index)}, one a position"
-    )
+def _unpack_index(name: str, own: Arrays, total: int) -> NDArray[np.int64]:
+    if "gaps" in own:
+        index = decode_gaps(_check_array(own["gaps"], np.uint8))
+    else:
+        index = decode_bits(_check_array(own.get("bits"), np.uint8), total)
+    last = int(index[-1]) if len(index) else -1
+    check(last < total, f"{name}: positions", last, f"below {total}")
+    return index
+
+
+def _unpack_values(
+    name: str, shape: Shape, index: NDArray[np.int64], own: Arrays
+) -> NDArray[np.float32]:
+    values = own.get("values")
+    if values is None or values.ndim != 1:
+        raise SpikewireError(f"{name}: values are missing or not one-dimensional")
+    expected = f"{len(index)}, one per position"
+    check(len(values) == len(index), f"{name}: values", len(values), expected)
     if values.dtype == np.int8:
-        scale = _array(scale, np.float32)
-        check(len(scale) == shape[0], f"{name}: scale", len(scale), f"{shape[0]}, one an output")
+        scale = _check_array(own.get("scale"), np.float32)
+        expected = f"{shape[0]}, one per output"
+        check(len(scale) == shape[0], f"{name}: scale", len(scale), expected)
         return values * scale[index // math.prod(shape[1:])]
     known = values.dtype in (np.float16, np.float32)
     check(known, f"{name}: values", str(values.dtype), "float32, float16 or int8")
     return values.astype(np.float32)
 
 
-def _neuron(record: Mapping[str, Any]) -> Neuron:
-    tau = record["tau"]
-    threshold, rest = (_typed(record, key, float) for key in ("threshold", "rest"))
-    reset = _typed({"reset": "hard", **record}, "reset", str)  # older files do not name it
+def _unpack_bias(name: str, shape: Shape, own: Arrays) -> NDArray[np.float32]:
+    if "bias" in own:
+        return _check_array(own["bias"], np.float32)
+    check(shape[0] <= MAX_NEURONS, f"{name}: outputs", shape[0], f"at most {MAX_NEURONS}")
+    return np.zeros(shape[0], np.float32)
+
+
+def _read_neuron(record: Mapping[str, Any] | None) -> Neuron | None:
+    if record is None:
+        return None
+    tau = None if record["tau"] is None else _read_field(record, "tau", float)
+    threshold, rest = (_read_field(record, key, float) for key in ("threshold", "rest"))
+    reset = _read_field({"reset": "hard", **record}, "reset", str)  # optional
     check_word("reset", reset, RESETS)
-    return Neuron(None if tau is None else _typed(record, "tau", float), threshold, rest, reset)
+    return Neuron(tau, threshold, rest, reset)
 
 
-def _array(array: Any, dtype: Any) -> NDArray[Any]:
-    ok = isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype == dtype
-    check(ok, "array", getattr(array, "dtype", None), f"there, flat and {np.dtype(dtype)}")
+def _read_pool(record: Mapping[str, Any] | None) -> Pool | None:
+    if record is None:
+        return None
+    return Pool(_read_field(record, "kind", str), _read_field(record, "size", int))
+
+
+def _check_array(array: NDArray[Any] | None, dtype: Any) -> NDArray[Any]:
+    if array is None or array.ndim != 1 or array.dtype != dtype:
+        found = "nothing" if array is None else f"{array.ndim}-dimensional {array.dtype}"
+        expected = f"one-dimensional {np.dtype(dtype)}"
+        raise SpikewireError(f"array: {found} is not allowed; it must be {expected}")
     return array
 
 
-def _typed(record: Mapping[str, Any], key: str, kind: type) -> Any:
-    """Return a field of the header; a whole number will do for a float, a bool for neither."""
+def _read_field(record: Mapping[str, Any], key: str, kind: type) -> Any:
+    """Return a field of the JSON record; an integer is accepted as a float, a bool as neither."""
     value = record[key]
     if kind is float and type(value) is int:
         value = float(value)
-    check(type(value) is kind, key, value if len(repr(value)) < 40 else "it", f"a {kind.__name__}")
+    shown = value if len(repr(value)) < 40 else "a long value"
+    check(type(value) is kind, key, shown, f"of type {kind.__name__}")
     return value
 
 
-def _numbers(record: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
-    values = _typed(record, key, list)
-    return tuple(_typed({key: value}, key, kind) for value in values)
+def _read_numbers(record: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
+    values = _read_field(record, key, list)
+    return tuple(_read_field({key: value}, key, kind) for value in values)

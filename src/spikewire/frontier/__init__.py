@@ -1,1 +1,7 @@
-"""Sweeps over data set, method, connectivity and seed."""
+"""Accuracy over connectivity: sweeps over data sets, methods, connectivities and seeds."""
+
+from spikewire.frontier.jobs import Job, plan
+from spikewire.frontier.outcomes import FRONTIER, Outcome, Point, points
+from spikewire.frontier.sweep import missing, prepare, run
+
+__all__ = ["FRONTIER", "Job", "Outcome", "Point", "missing", "plan", "points", "prepare", "run"]

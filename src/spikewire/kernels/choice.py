@@ -1,4 +1,8 @@
-"""Which path runs: fused Triton kernels or plain torch."""
+"""Which path runs: fused Triton kernels or plain torch.
+
+The choice is read from plain module variables, which `torch.compile` can guard on: a model compiles
+without graph breaks, and nothing of dynamo is imported here.
+"""
 
 import logging
 import os
@@ -8,42 +12,75 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from spikewire.errors import SpikewireError, unknown
+from spikewire.errors import SpikewireError, check_word
 
 log = logging.getLogger("spikewire.kernels")
 PATHS = ("auto", "torch", "triton")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_TIME_STEPS = 16  # more would not fit the registers, nor the winners of pooling an int32
-_asked = "auto"
+MAX_TIME_STEPS = 16  # more do not fit the registers, nor the winners of pooling an int32
+INSTALLED = find_spec("triton") is not None
+_path = "auto"
+_interpreted = False
 
 
 def use(path: str) -> str:
-    """Choose "triton", "torch" or "auto" (Triton on CUDA where installed); return the last choice.
+    """Choose the path for neurons, selection and weight updates; log the path when it first runs.
 
-    "triton" on a CPU needs Triton's interpreter. A compiled model keeps the path it has.
+    A compiled model is compiled again when the path has changed.
+
+    Args:
+        path: "triton", "torch" or "auto" (Triton on CUDA if it is installed, torch elsewhere).
+            "triton" on CPU tensors needs Triton's interpreter: TRITON_INTERPRET=1 set beforehand.
+
+    Returns:
+        The previous choice.
+
+    Raises:
+        SpikewireError: the path is unknown, or "triton" is not installed.
+
+    Example:
+        >>> before = spikewire.kernels.use("torch")
+        >>> spikewire.kernels.use(before)
+        'torch'
     """
-    global _asked
-    if path not in PATHS:
-        raise unknown("kernels", path, PATHS)
-    if path == "triton" and not installed():
+    global _path, _interpreted
+    check_word("kernels", path, PATHS)
+    if path == "triton" and not INSTALLED:
         raise SpikewireError("kernels: 'triton' is not installed; allowed here: auto, torch")
-    before, _asked = _asked, path
-    return before
-
-
-def installed() -> bool:
-    """Return whether Triton can be imported."""
-    return find_spec("triton") is not None
+    previous, _path = _path, path
+    _interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return previous
 
 
 def fusible(x: Tensor, time_steps: int) -> bool:
-    """Return whether the kernels take this tensor and are the chosen path for it."""
-    fits = x.dtype in DTYPES and x.numel() > 0 and time_steps <= MOST_TIME_STEPS
+    """Return whether neurons run on the fused kernels for this tensor.
+
+    Args:
+        x: currents or images, of any shape.
+        time_steps: how many time steps the neurons run.
+
+    Returns:
+        True if the kernels support the tensor and are the chosen path for its device.
+
+    Raises:
+        SpikewireError: "triton" was chosen, but the tensor is on the CPU and not interpreted.
+    """
+    fits = x.dtype in DTYPES and x.numel() > 0 and time_steps <= MAX_TIME_STEPS
     return fits and fused(x.device.type)
 
 
 def same_layout(*weights: Tensor) -> bool:
-    """Return whether the kernels may run over these weights' memory, place by place."""
+    """Return whether the fused kernels may run element by element over the memory of these weights.
+
+    Args:
+        *weights: tensors of one shape.
+
+    Returns:
+        True if all are float32 with the same dense strides, and the kernels are the chosen path.
+
+    Raises:
+        SpikewireError: "triton" was chosen, but the tensors are on the CPU and not interpreted.
+    """
     first = weights[0]
     dense = first.is_contiguous() or (
         first.ndim == 4 and first.is_contiguous(memory_format=torch.channels_last)
@@ -52,19 +89,17 @@ def same_layout(*weights: Tensor) -> bool:
     return dense and same and first.numel() > 0 and fused(first.device.type)
 
 
-@torch.compiler.assume_constant_result
 def fused(device: str) -> bool:
     """Return whether the fused kernels run on this type of device, and log it the first time."""
-    if _asked == "auto":
-        on, why = device == "cuda" and installed(), f"chosen for {device}"
-    else:
-        on, why = _asked == "triton", "asked for"
-    if on and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    if _path == "triton" and device == "cpu" and not _interpreted:
         raise SpikewireError("kernels: 'triton' needs CUDA tensors or TRITON_INTERPRET=1, not cpu")
-    _tell("fused Triton kernels" if on else "plain torch", why)
+    on = (device == "cuda" and INSTALLED) if _path == "auto" else _path == "triton"
+    if not torch.compiler.is_compiling():  # a logger would break the graph
+        _log_once(on, f"chosen for {device}" if _path == "auto" else "requested")
     return on
 
 
 @cache
-def _tell(what: str, why: str) -> None:
-    log.info("neurons and updates run as %s (%s)", what, why)
+def _log_once(on: bool, why: str) -> None:
+    path = "fused Triton kernels" if on else "plain torch"
+    log.info("neurons and updates run as %s (%s)", path, why)

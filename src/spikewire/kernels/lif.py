@@ -1,23 +1,43 @@
-"""Neurons over time as one kernel: the fast twin of the function in `spikewire.nn.neurons`."""
+"""Neurons over time as one kernel; its twin is `spikewire.nn.neurons.lif` in plain torch."""
+
+from typing import Any
 
 from torch import Tensor
 
 from spikewire.kernels import ops
 
 
-def fire(
-    current: Tensor, tau: float | None, threshold: float, rest: float, surrogate: str, reset: str
-) -> Tensor:
-    """Return the spikes for currents ``[time, ...]``; what is expanded over time is read once."""
+def fire(current: Tensor, **constants: Any) -> Tensor:
+    """Return the spikes of neurons for currents ``[time, ...]``.
+
+    A current that is expanded over time is read only once. The twin is `spikewire.nn.neurons.lif`,
+    or `integrate_and_fire` where `tau` is None.
+
+    Args:
+        current: input currents; `fusible` must hold.
+        **constants: tau, threshold, rest, surrogate and reset, as in `NeuronConstants`.
+
+    Returns:
+        Spikes, 0 or 1, of the shape and dtype of `current`.
+    """
     time_steps = len(current)
     static = time_steps > 1 and current.stride(0) == 0
     x = current[:1] if static else current
-    # Every neuron is alone, so channels-last images stay as they lie in memory.
+    # Neurons do not depend on each other, so channels-last images need no copy.
     moved = x.ndim == 5 and not x.is_contiguous()
     x = x.movedim(2, -1) if moved else x
-    constants = tau, threshold, rest, surrogate, reset
-    flat = x.reshape(len(x), -1).contiguous()
-    none = (None, None, None, None, 0.0, False)
-    spikes, _ = ops.fire(flat, *none, time_steps, static, False, *constants)
+    spikes, _ = ops.fire(
+        x.reshape(len(x), -1).contiguous(),
+        None,
+        None,
+        None,
+        None,
+        eps=0.0,
+        batch_statistics=False,
+        time_steps=time_steps,
+        static=static,
+        pool=False,
+        **constants,
+    )
     spikes = spikes.view(time_steps, *x.shape[1:])
     return spikes.movedim(-1, 2) if moved else spikes

@@ -1,8 +1,8 @@
 """The Triton programs as torch operators: autograd, shapes for `torch.compile`, launch sizes.
 
-Images are ``[time * batch, channels, height, width]`` in channels-last memory, going in and coming
-out: what the compiler, too, wants of everything around a convolution, so it adds no copies. A
-static current has no time: ``[batch, ...]``. Nothing here waits for the device.
+Images are ``[time * batch, channels, height, width]`` in channels-last memory, for inputs and
+outputs: the compiler uses the same layout around convolutions, so it adds no copies. A static
+current has no time: ``[batch, ...]``. No operator waits for the device.
 """
 
 from math import prod
@@ -11,16 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikewire.kernels import batchnorm as _batchnorm
 from spikewire.kernels import programs as _programs
 
-TILE = 1024  # neurons of a program: eight of each of its 128 threads, one 16-byte read of bf16
+TILE = 1024  # neurons per program: eight per thread, which is one 16-byte read of bf16
 BACKWARD_TILE = 512  # half, since the membrane of all time steps stays in registers
-UNROLL = 4  # tiles a program of `moments` reads at once
+UNROLL = 4  # tiles that a program of `moments` reads at once
 WIDEST = 256
 MOMENT_PROGRAMS = 1056  # eight on each of an H200's 132 multiprocessors
 SUM_PROGRAMS = 2112
 
-programs: Any = _programs  # Triton types a launch by the signature inside the kernel
+batchnorm: Any = _batchnorm  # Triton types a launch by the signature inside the kernel
+programs: Any = _programs
 
 
 def _ceil(a: int, b: int) -> int:
@@ -50,11 +52,20 @@ def _constants(tau: float | None, threshold: float, rest: float, reset: str) -> 
 
 @torch.library.custom_op("spikewire::statistics", mutates_args=("running_mean", "running_var"))
 def statistics(
-    x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float
+    x: Tensor, running_mean: Tensor, running_var: Tensor, *, momentum: float
 ) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance of every channel of the images, in float32.
+    """Return mean and biased variance per channel of the images, in float32.
 
-    Running statistics move towards the mean and the unbiased variance.
+    The twin is the training path of `torch.nn.BatchNorm2d`.
+
+    Args:
+        x: images.
+        running_mean: updated in place towards the mean.
+        running_var: updated in place towards the unbiased variance.
+        momentum: weight of the new values in the running ones.
+
+    Returns:
+        Mean and variance, ``[channels]`` each.
     """
     x = _rows(x)
     channels, total = x.shape[-1], x.numel()
@@ -65,8 +76,8 @@ def statistics(
     mean, variance = (x.new_empty(channels, dtype=torch.float32) for _ in range(2))
     grid = (count, _ceil(channels, tile["WIDTH"]))
     sizes = total, channels, count
-    programs.moments[grid](x, parts, *sizes, _ceil(tiles, count), UNROLL=UNROLL, **tile)
-    programs.merge[(_ceil(channels, 8),)](
+    batchnorm.moments[grid](x, parts, *sizes, _ceil(tiles, count), UNROLL=UNROLL, **tile)
+    batchnorm.merge[(_ceil(channels, 8),)](
         parts,
         mean,
         variance,
@@ -83,7 +94,7 @@ def statistics(
 
 
 @statistics.register_fake
-def _(x: Tensor, *running: Any) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, *running: Any, **constants: Any) -> tuple[Tensor, Tensor]:
     return tuple(x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))  # pyright: ignore
 
 
@@ -94,6 +105,7 @@ def fire(
     variance: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    *,
     eps: float,
     batch_statistics: bool,
     time_steps: int,
@@ -103,12 +115,31 @@ def fire(
     threshold: float,
     rest: float,
     surrogate: str,
-    reset: str = "hard",
+    reset: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return spikes, and the winners of the pooling windows where `pool`.
+    """Return the spikes of BatchNorm, neurons and a 2x2 max-pool in a row.
 
-    Without `mean` the currents go to the neurons as they are. `mean` and `variance` count as
-    functions of x in backward where `batch_statistics`.
+    The twin is these layers run one after another, the neurons by `spikewire.nn.neurons.lif`.
+
+    Args:
+        x: images; with `mean` None, currents of any shape ``[time, ...]``.
+        mean: per channel; None: the currents go to the neurons without BatchNorm.
+        variance: per channel, biased.
+        weight: of BatchNorm, per channel.
+        bias: of BatchNorm, per channel.
+        eps: of BatchNorm.
+        batch_statistics: whether `mean` and `variance` are functions of x in backward.
+        time_steps: at most 16.
+        static: whether x has no time and is fed at every time step.
+        pool: whether to apply the max-pool.
+        tau: membrane time constant; None: no leak.
+        threshold: membrane potential at which a neuron fires.
+        rest: resting potential.
+        surrogate: name of the surrogate gradient, used in backward only.
+        reset: "hard" or "soft".
+
+    Returns:
+        The spikes, and which neuron of each pooling window won; empty without `pool`.
     """
     spikes, winners = _empty(x, time_steps, static, pool)
     x = _rows(x)
@@ -134,32 +165,22 @@ def fire(
 
 
 def _channels(x: Tensor, mean: Tensor | None) -> int:
-    """Without BatchNorm any width of the rows will do."""
+    """Return the width of a row; without BatchNorm any width is correct."""
     return WIDEST if mean is None else x.shape[-1]
 
 
 def _empty(x: Tensor, time_steps: int, static: bool, pool: bool) -> tuple[Tensor, Tensor]:
-    images, *place = _rows(x).shape
+    images, *shape = _rows(x).shape
     batch = images if static else images // time_steps
     if pool:
-        place = [place[0] // 2, place[1] // 2, place[2]]
-    winners = x.new_empty(batch * prod(place) if pool else 0, dtype=torch.int32)
-    return _images(x.new_empty(time_steps * batch, *place)), winners
+        shape = [shape[0] // 2, shape[1] // 2, shape[2]]
+    winners = x.new_empty(batch * prod(shape) if pool else 0, dtype=torch.int32)
+    return _images(x.new_empty(time_steps * batch, *shape)), winners
 
 
 @fire.register_fake
 def _(
-    x: Tensor,
-    mean: Tensor | None,
-    variance: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    batch_statistics: bool,
-    time_steps: int,
-    static: bool,
-    pool: bool,
-    *neuron: Any,
+    x: Tensor, *norm: Tensor | None, time_steps: int, static: bool, pool: bool, **constants: Any
 ) -> tuple[Tensor, Tensor]:
     return _empty(x, time_steps, static, pool)
 
@@ -173,6 +194,7 @@ def fire_backward(
     variance: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    *,
     eps: float,
     batch_statistics: bool,
     time_steps: int,
@@ -182,9 +204,14 @@ def fire_backward(
     threshold: float,
     rest: float,
     surrogate: str,
-    reset: str = "hard",
+    reset: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of x, and ``sum dy``, ``sum dy (x - mean)`` of every channel."""
+    """Return the gradient of x, and ``sum dy``, ``sum dy (x - mean)`` per channel.
+
+    The twin is autograd through the layers that are the twin of `fire`. `grad` is the gradient of
+    the spikes, `winners` comes from `fire`, and all other arguments are those of `fire`. The sums
+    are ``[2, channels]`` in float32, empty without BatchNorm.
+    """
     grad, x = _rows(grad), _rows(x)
     dx = torch.empty_like(x)
     total = x.numel() if static else x.numel() // time_steps
@@ -227,29 +254,32 @@ def fire_backward(
 
 @fire_backward.register_fake
 def _(
-    grad: Tensor, winners: Tensor, x: Tensor, mean: Tensor | None, *rest: Any
+    grad: Tensor, winners: Tensor, x: Tensor, mean: Tensor | None, *norm: Any, **constants: Any
 ) -> tuple[Tensor, Tensor]:
     channels = 0 if mean is None else x.shape[1]
     return _images(torch.empty_like(_rows(x))), x.new_empty(2, channels, dtype=torch.float32)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, mean, variance, weight, bias, *ctx.constants = inputs
-    ctx.save_for_backward(output[1], x, mean, variance, weight, bias)
+def _save(
+    ctx: Any,
+    inputs: tuple[Tensor | None, ...],
+    keyword_only_inputs: dict[str, Any],
+    output: tuple[Tensor, Tensor],
+) -> None:
+    ctx.save_for_backward(output[1], *inputs)
+    ctx.constants = keyword_only_inputs
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    rest = (None,) * len(ctx.constants)
     if grad is None:
-        return (None,) * 5 + rest
+        return (None,) * 5
     winners, x, mean, variance, weight, bias = ctx.saved_tensors
-    eps = ctx.constants[0]
-    dx, sums = fire_backward(grad, winners, x, mean, variance, weight, bias, *ctx.constants)
+    dx, sums = fire_backward(grad, winners, x, mean, variance, weight, bias, **ctx.constants)
     if weight is None:
-        return dx, None, None, None, None, *rest
-    dweight = sums[1] * torch.rsqrt(variance + eps)
-    return dx, None, None, dweight.to(weight.dtype), sums[0].to(bias.dtype), *rest
+        return dx, None, None, None, None
+    dweight = sums[1] * torch.rsqrt(variance + ctx.constants["eps"])
+    return dx, None, None, dweight.to(weight.dtype), sums[0].to(bias.dtype)
 
 
 fire.register_autograd(_backward, setup_context=_save)

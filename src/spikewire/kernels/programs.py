@@ -1,9 +1,10 @@
 """Triton programs for neurons over time, with BatchNorm before them and a 2x2 max-pool after.
 
-Currents lie in memory as ``[time, rows, channels]``, a row being one position of one image. One
-program owns a tile of rows and channels and keeps every neuron of it in registers for all time
-steps. The membrane is never stored: backward reads the currents again and integrates anew, which
-costs fewer bytes than reading what forward would have written. Equations: `spikewire.nn.neurons`.
+Currents are stored as ``[time, rows, channels]``, one row per position of an image. One program
+processes one tile of rows and channels and keeps its neurons in registers for all time steps. The
+membrane is never stored: backward reads the currents and integrates them a second time, which costs
+fewer bytes than reading what forward would have written. The equations, and the twin in plain
+torch, are in `spikewire.nn.neurons`.
 """
 
 # Triton's tensors carry no types a checker could follow, and masks are passed by position.
@@ -13,39 +14,7 @@ costs fewer bytes than reading what forward would have written. Equations: `spik
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _tile(first_row, total, channels, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return rows ``[ROWS]``, columns ``[WIDTH]``, offsets and what of them exists."""
-    row = first_row.to(tl.int64) + tl.arange(0, ROWS)
-    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    offset = row[:, None] * channels + column[None, :]
-    return row, column, offset, (column < channels)[None, :] & (offset < total)
-
-
-@triton.jit
-def _place(row, height, width):
-    """Return image, line and position in it; 32 bits hold any row, and divide far faster."""
-    row = row.to(tl.int32)
-    line = row // width
-    image = line // height
-    return image, line - image * height, row - line * width
-
-
-@triton.jit
-def _channel(pointer, column, channels):
-    """Load one float per channel as ``[1, WIDTH]``."""
-    return tl.load(pointer + column, mask=column < channels, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
-def _load(pointer, offset, inside, total, TIME: tl.constexpr):
-    """Load all time steps before the first is used, so that the reads overlap."""
-    stride = tl.cast(total, tl.int64)  # the last step of a large batch lies beyond 2^31
-    values = ()
-    for t in tl.static_range(TIME):
-        values = values + (tl.load(pointer + t * stride + offset, mask=inside, other=0.0),)
-    return values
+from spikewire.kernels.tiles import index_tile, load_channel, load_steps, locate
 
 
 @triton.jit
@@ -87,102 +56,11 @@ def _norm(
     mean, rstd, scale = 0.0, 1.0, 1.0
     gain, push = GAIN, REST * (1.0 - LEAK)
     if NORM:
-        mean = _channel(mean_ptr, column, channels)
-        rstd = tl.rsqrt(_channel(var_ptr, column, channels) + eps)
-        scale = _channel(weight_ptr, column, channels) * rstd
-        gain, push = scale * GAIN, push + _channel(bias_ptr, column, channels) * GAIN
+        mean = load_channel(mean_ptr, column, channels)
+        rstd = tl.rsqrt(load_channel(var_ptr, column, channels) + eps)
+        scale = load_channel(weight_ptr, column, channels) * rstd
+        gain, push = scale * GAIN, push + load_channel(bias_ptr, column, channels) * GAIN
     return mean, rstd, scale, gain, push
-
-
-@triton.jit(do_not_specialize=["programs", "rounds"])
-def moments(
-    x_ptr, out_ptr, total, channels, programs, rounds,
-    UNROLL: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Write mean and squared deviation of this program's rows: ``[2, programs, channels]``.
-
-    Every slot of the tile sums ``d = x - x_first`` and ``d^2`` on its own, x_first being the first
-    value the slot meets, so that large means cancel; the slots are merged once, at the end.
-    """
-    first = tl.program_id(0)
-    row, column, offset, inside = _tile(first * ROWS, total, channels, ROWS, WIDTH)
-    origin = tl.load(x_ptr + offset, mask=inside, other=0.0)
-    shift = origin.to(tl.float32)
-    sums = tl.zeros((ROWS, WIDTH), tl.float32)
-    squares = tl.zeros((ROWS, WIDTH), tl.float32)
-    i = 0
-    while i < rounds:
-        xs = ()
-        for j in tl.static_range(UNROLL):  # all reads are under way before the first is needed
-            tile = (first + (i + j) * programs).to(tl.int64) * ROWS
-            _, _, offset, inside = _tile(tile, total, channels, ROWS, WIDTH)
-            xs = xs + (tl.load(x_ptr + offset, mask=inside, other=origin),)
-        for j in tl.static_range(UNROLL):
-            d = xs[j].to(tl.float32) - shift
-            sums += d
-            squares += d * d
-        i += UNROLL
-    known = column < channels
-    count = _met(total // channels - row, programs * ROWS)[:, None]
-    some = tl.maximum(count, 1.0)
-    n = tl.maximum(tl.sum(count, 0), 1.0)
-    mean = tl.where(count > 0, shift + sums / some, 0.0)
-    centre = tl.sum(mean * count, 0) / n
-    away = mean - centre[None, :]
-    deviation = tl.sum(squares - sums * sums / some + count * away * away, 0)
-    out = out_ptr + first * channels + column
-    tl.store(out, centre, mask=known)
-    tl.store(out + programs * channels, deviation, mask=known)
-
-
-@triton.jit
-def _met(left, stride):
-    """Return how many of every `stride` rows are met with `left` rows to go, as float."""
-    return tl.maximum((left + stride - 1) // stride, 0).to(tl.float32)
-
-
-@triton.jit(do_not_specialize=["programs", "tile"])
-def merge(
-    part_ptr, mean_ptr, var_ptr, running_mean_ptr, running_var_ptr,
-    total, channels, programs, tile, momentum,
-    ROUNDS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Merge `moments` of all programs (Chan) around the first one's mean; move running statistics.
-
-    A program's rows are counted anew from the `tile` rows it reads at a time.
-    """
-    column = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-    known = column < channels
-    shift = tl.load(part_ptr + column, mask=known, other=0.0)
-    weighted = tl.zeros((ROWS, WIDTH), tl.float32)
-    spread = tl.zeros((ROWS, WIDTH), tl.float32)
-    rows = total // channels
-    for i in tl.static_range(ROUNDS):
-        row = i * ROWS + tl.arange(0, ROWS)
-        inside = (row < programs)[:, None] & known[None, :]
-        part = part_ptr + row[:, None] * channels + column[None, :]
-        period = programs * tile
-        turns = rows // period
-        rest = tl.minimum(tl.maximum(rows - turns * period - row.to(tl.int64) * tile, 0), tile)
-        count = (turns * tile + rest).to(tl.float32)[:, None]
-        away = tl.load(part, mask=inside, other=0.0) - shift[None, :]
-        away = tl.where(inside, away, 0.0)
-        weighted += count * away
-        spread += tl.load(part + programs * channels, mask=inside, other=0.0) + count * away * away
-    n = rows.to(tl.float32)
-    moved = tl.sum(weighted, 0) / n
-    mean = shift + moved
-    variance = tl.maximum(tl.sum(spread, 0) / n - moved * moved, 0.0)
-    tl.store(mean_ptr + column, mean, mask=known)
-    tl.store(var_ptr + column, variance, mask=known)
-    _lerp(running_mean_ptr + column, mean, momentum, known)
-    _lerp(running_var_ptr + column, variance * (n / (n - 1.0)), momentum, known)
-
-
-@triton.jit
-def _lerp(pointer, value, share, known):
-    old = tl.load(pointer, mask=known, other=0.0).to(tl.float32)
-    tl.store(pointer, (old + share * (value - old)).to(pointer.dtype.element_ty), mask=known)
 
 
 @triton.jit
@@ -193,11 +71,11 @@ def fire(
     SOFT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the spikes of one tile; STATIC: the same current at every step, read once."""
-    _, column, offset, inside = _tile(tl.program_id(0) * ROWS, total, channels, ROWS, WIDTH)
+    _, column, offset, inside = index_tile(tl.program_id(0) * ROWS, total, channels, ROWS, WIDTH)
     mean, _, _, gain, push = _norm(
         mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, NORM
     )
-    xs = _load(x_ptr, offset, inside, total, 1 if STATIC else TIME)
+    xs = load_steps(x_ptr, offset, inside, total, 1 if STATIC else TIME)
     u = tl.full((ROWS, WIDTH), REST, tl.float32)
     for t in tl.static_range(TIME):
         m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, NORM)
@@ -214,24 +92,25 @@ def fire_and_pool(
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     SOFT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the spikes of 2x2 windows and, two bits a time step, which neuron of it won.
+    """Write the spikes of 2x2 windows and, in two bits per time step, which neuron won.
 
-    The first neuron that fires wins, in reading order; in a silent window the first one does. Time
-    step t has bit t (right) and bit 16 + t (down) of an int32: at most 16 time steps.
+    The first neuron that fires wins, row by row; in a silent window the first one does. Time step t
+    has bit t (right column) and bit 16 + t (lower row) of an int32: at most 16 time steps. The twin
+    is `torch.nn.MaxPool2d(2)` after the neurons.
     """
-    row, column, offset, inside = _tile(
+    row, column, offset, inside = index_tile(
         tl.program_id(0) * ROWS, pooled_total, channels, ROWS, WIDTH
     )
     mean, _, _, gain, push = _norm(
         mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, True
     )
-    image, h, w = _place(row, height // 2, width // 2)
+    image, h, w = locate(row, height // 2, width // 2)
     corner = ((image * height + h * 2) * width + w * 2).to(tl.int64)
     winner = tl.zeros((ROWS, WIDTH), tl.int32)
     fired = tl.zeros((ROWS, WIDTH), tl.int32)
     for k in tl.static_range(4):
         source = (corner + (k // 2) * width + k % 2)[:, None] * channels + column[None, :]
-        xs = _load(x_ptr, source, inside, total, 1 if STATIC else TIME)
+        xs = load_steps(x_ptr, source, inside, total, 1 if STATIC else TIME)
         u = tl.full((ROWS, WIDTH), REST, tl.float32)
         spikes = tl.zeros((ROWS, WIDTH), tl.int32)
         for t in tl.static_range(TIME):
@@ -248,7 +127,7 @@ def fire_and_pool(
 
 @triton.jit
 def _through(carry, x, mean, gain, level, slope, BATCH: tl.constexpr):
-    """Return the gradient of x behind BatchNorm."""
+    """Return the gradient of x, the input of BatchNorm."""
     dx = carry * gain
     if BATCH:
         dx -= (x.to(tl.float32) - mean) * slope + level
@@ -264,14 +143,15 @@ def fire_backward(
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     SOFT: tl.constexpr, SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Integrate anew, go back in time, and either sum over rows or write the gradient of x.
+    """Integrate again, go back in time, and either sum over rows or write the gradient of x.
 
     With y = BatchNorm(x), d = x - mean, n rows: REDUCE writes ``sum dy`` and ``sum dy d`` of each
     program as ``[2, programs, channels]``; otherwise `sum_ptr` holds them merged, and
     ``dx = weight rstd (dy - sum dy / n - d rstd^2 sum dy d / n)``, without the sums if not BATCH.
 
-    With POOL a row is a 2x2 window, whose gradient is read once for its four neurons. Windows that
-    the image's edge cuts off have no gradient, yet the sums reach their neurons.
+    With POOL a row is a 2x2 window, whose gradient is read once for its four neurons. Windows cut
+    off by the edge of the image have no gradient, but their neurons get that of the sums. The twin
+    is autograd through the layers in plain torch.
     """
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     mean, rstd, scale, gain, push = _norm(
@@ -279,27 +159,27 @@ def fire_backward(
     )
     level, slope = 0.0, 0.0
     if NORM and BATCH and not REDUCE:
-        level = _channel(sum_ptr, column, channels) * scale / count
-        slope = _channel(sum_ptr + channels, column, channels) * scale * rstd * rstd / count
+        level = load_channel(sum_ptr, column, channels) * scale / count
+        slope = load_channel(sum_ptr + channels, column, channels) * scale * rstd * rstd / count
     first = tl.program_id(0)
     sum_dy = tl.zeros((ROWS, WIDTH), tl.float32)
     sum_dyd = tl.zeros((ROWS, WIDTH), tl.float32)
     i = 0
     while i < rounds:
-        tile = (first + i * programs) * ROWS
-        row, _, offset, inside = _tile(tile, total, channels, ROWS, WIDTH)
+        first_row = (first + i * programs) * ROWS
+        row, _, offset, inside = index_tile(first_row, total, channels, ROWS, WIDTH)
         winner = tl.zeros((ROWS, WIDTH), tl.int32)
         image, h, w = row, row, row
         if POOL:
-            image, h, w = _place(row, (height + 1) // 2, (width + 1) // 2)
+            image, h, w = locate(row, (height + 1) // 2, (width + 1) // 2)
             pooled = ((image * (height // 2) + h) * (width // 2) + w).to(tl.int64)
             source = pooled[:, None] * channels + column[None, :]
-            felt = (row < rows) & (h < height // 2) & (w < width // 2)
-            felt = felt[:, None] & (column < channels)[None, :]
-            winner = tl.load(winner_ptr + source, mask=felt, other=0)
-            gs = _load(grad_ptr, source, felt, pooled_total, TIME)
+            has_grad = (row < rows) & (h < height // 2) & (w < width // 2)
+            has_grad = has_grad[:, None] & (column < channels)[None, :]
+            winner = tl.load(winner_ptr + source, mask=has_grad, other=0)
+            gs = load_steps(grad_ptr, source, has_grad, pooled_total, TIME)
         else:
-            gs = _load(grad_ptr, offset, inside, total, TIME)
+            gs = load_steps(grad_ptr, offset, inside, total, TIME)
         for k in range(4 if POOL else 1):
             if POOL:
                 down, right = h * 2 + k // 2, w * 2 + k % 2
@@ -308,7 +188,7 @@ def fire_backward(
                 inside = (row < rows) & (down < height) & (right < width)
                 inside = inside[:, None] & (column < channels)[None, :]
                 won = ~((winner ^ -(k % 2)) | ((winner >> 16) ^ -(k // 2)))
-            xs = _load(x_ptr, offset, inside, total, 1 if STATIC else TIME)
+            xs = load_steps(x_ptr, offset, inside, total, 1 if STATIC else TIME)
             u = tl.full((ROWS, WIDTH), REST, tl.float32)
             ms = ()
             for t in tl.static_range(TIME):

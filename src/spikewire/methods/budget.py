@@ -1,156 +1,135 @@
-"""Budget: Grad R's idea under an exact synapse budget; our own. Ablations: docs/budget.md, https://arxiv.org/abs/2105.04916."""
+"""Budget: Grad R's idea (https://arxiv.org/abs/2105.04916) under an exact synapse budget; our own.
+
+Ablations: docs/ablations.md.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spikewire.errors import check, check_word
-from spikewire.pruning.asked import asked
-from spikewire.pruning.costs import Uses
-from spikewire.pruning.layers import Layer
-from spikewire.pruning.method import Latent
-from spikewire.pruning.selection import SCOPES, levels, require_finite, wire
-from spikewire.schedules import cubic
+from spikewire.pruning import (
+    SCOPES,
+    Latent,
+    Layer,
+    Pruner,
+    all_present,
+    cubic,
+    highest_absent,
+    require_finite,
+    select_masks,
+    setting,
+)
 
-COSTS = ("weights", "synapses", "synops")
 
-
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget(Latent):
-    """Every synapse has a latent weight that feels the gradient; the strongest are the network.
+    """Every synapse has a latent weight that follows the gradient; the largest are the network.
 
-    ``w = u where |u| is among the count(progress) strongest of all layers, else 0``, and u moves
-    with dL/dw whether its synapse is present or not: an absent one returns, with either sign, as
-    soon as it outgrows a present one. The count follows ``c + (b - c)(1 - x)^3``, b being `first`
-    and x from 0 to 1 at `ramp`, exactly, and is `connectivity` from there on.
+    ``w = u where |u| is among the count(progress) largest of all layers, else 0``, and u moves with
+    dL/dw whether its synapse is present or not: an absent one returns, with either sign, as soon as
+    it outgrows a present one. The count follows ``c + (b - c)(1 - x)^3``, b being `first` and x
+    from 0 to 1 at `ramp`, exactly, and is `connectivity` from there on.
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
-    of whose inputs matter, loses its places to a large hidden one. Where synapses have a `cost`,
-    their strength is divided by ``cost^price`` too: the same count of weights goes where it costs
-    less.
+    of whose inputs matter, loses its synapses to a large hidden one. Where synapses have a `cost`,
+    their score is divided by ``cost^price`` too: the same count of weights goes where it is
+    cheaper.
 
-    Absent latents crowd just below the cut, so present ones must crowd just above it to stay, and
-    their weights hardly differ. `shrink` takes a share of the level of the cut from all of them:
-    ``w = u - clip(u, -shrink level, shrink level)``, level being the strongest absent ``|u|`` of
-    the layer; 0 is the hard threshold, 1 the soft one.
+    Absent latents crowd just below the threshold, so present ones must crowd just above it to stay,
+    and their weights hardly differ. `shrink` takes a fraction of the threshold from all of them:
+    ``w = u - clip(u, -shrink level, shrink level)``, level being the largest absent ``|u|`` of the
+    layer; 0 is the hard threshold, 1 the soft one.
     """
 
     name = "budget"
 
-    connectivity: float = asked(0.05)
-    first: float = field(
-        default=1.0, metadata={"help": "share of synapses at first; less for a sparse start"}
+    connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
+    first: float = setting(
+        1.0, "fraction of weights at the start; below 1 for a sparse start", within="(0, 1]"
     )
-    ramp: float = field(
-        default=0.5, metadata={"help": "share of the run by which the budget is reached"}
+    ramp: float = setting(0.5, "fraction of the run until the target is met", within="(0, 1]")
+    every: int = setting(8, "steps between updates of the masks", within="[1, inf)")
+    fixed: float = setting(
+        1.0, "fraction of the run after which the masks are fixed", within="[ramp, 1]"
     )
-    every: int = field(default=8, metadata={"help": "steps between rewirings"})
-    fixed: float = field(
-        default=1.0, metadata={"help": "share of the run after which the wiring is fixed"}
+    floor: float = setting(
+        0.1, "minimum connectivity of a layer, as a fraction of the uniform one", within="[0, 1]"
     )
-    floor: float = field(
-        default=0.1, metadata={"help": "least part of its even share a layer keeps"}
+    balance: float = setting(0.25, "preference of small layers over large ones", within="[0, 1]")
+    shrink: float = setting(
+        0.0, "fraction of the threshold taken from present weights: 0 hard, 1 soft", within="[0, 1]"
     )
-    balance: float = field(
-        default=0.25, metadata={"help": "favour of small layers over large ones"}
+    scope: str = setting("global", "what competes: all layers or each alone", choices=SCOPES)
+    cost: str = setting(
+        "weights",
+        "what a synapse costs: weights (all the same), synapses (the uses of its weight) or "
+        "synops (its uses by inputs that fire)",
+        choices=("weights", "synapses", "synops"),
     )
-    shrink: float = field(
-        default=0.0,
-        metadata={"help": "share of the cut's level taken from present weights: 0 hard, 1 soft"},
-    )
-    scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
-    cost: str = field(
-        default="weights",
-        metadata={
-            "help": "what a synapse costs: weights (all alike), synapses (the uses of its weight) "
-            "or synops (its uses by inputs that fire)"
-        },
-    )
-    price: float = field(default=0.1, metadata={"help": "exponent of the cost"})
+    price: float = setting(0.1, "exponent of the cost", within="[0, 1]")
 
-    def __post_init__(self) -> None:
-        check(0 < self.first <= 1, "first", self.first, "in (0, 1]")
-        check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
-        check(self.ramp <= self.fixed <= 1, "fixed", self.fixed, "in [ramp, 1]")
-        check(self.every >= 1, "every", self.every, "1 or more")
-        check(0 <= self.floor <= 1, "floor", self.floor, "in [0, 1]")
-        check(0 <= self.balance <= 1, "balance", self.balance, "in [0, 1]")
-        check(0 <= self.shrink <= 1, "shrink", self.shrink, "in [0, 1]")
-        check_word("scope", self.scope, SCOPES)
-        check_word("cost", self.cost, COSTS)
-        check(0 <= self.price <= 1, "price", self.price, "in [0, 1]")
-        self._uses: Uses | None = None
-
-    def init(self, layers: Sequence[Layer]) -> None:
-        """Begin dense, or with the strongest."""
-        for layer in layers:
+    def init(self, pruner: Pruner) -> None:
+        """Start dense, or with the largest weights."""
+        for layer in pruner.layers:
             layer.state["latent"] = layer.weight.detach().clone()
-            layer.state["mask"] = torch.ones_like(layer.weight, dtype=torch.bool)
+            layer.state["mask"] = all_present(layer)
             if self.shrink:
                 layer.state["level"] = layer.weight.new_zeros(())
         if self.cost != "weights":
-            assert self._model is not None
-            for layer in layers:
-                layer.state["cost"] = layer.weight.new_ones(())
-            due = (lambda: self._due(self.step + 1)) if self.cost == "synops" else None
-            self._uses = Uses(self._model, layers, due)
+            due = (lambda: self.due(pruner, pruner.step + 1)) if self.cost == "synops" else None
+            pruner.count_uses(due)
         if self.first < 1:
-            self.rewire(layers)
+            self.update_masks_(pruner, pruner.layers)
 
-    def after_step(self, layers: Sequence[Layer]) -> None:
-        """Let all latents compete for the places there are now."""
-        if self._due(self.step) or self.crosses(self.ramp):
-            self.rewire(self.everyone())
+    def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
+        """Update the masks when due."""
+        if self.due(pruner, pruner.step) or pruner.passes(self.ramp):
+            self.update_masks_(pruner, pruner.all_layers())
 
-    def _due(self, step: int) -> bool:
-        return step % self.every == 0 and self.progress <= self.fixed
+    def due(self, pruner: Pruner, step: int) -> bool:
+        """Return whether the masks change after this step."""
+        return step % self.every == 0 and pruner.progress <= self.fixed
 
-    def rewire(self, layers: Sequence[Layer]) -> None:
-        """Give the places to the strongest."""
-        if self._uses is not None:
-            self._uses.settle(layers)
-        strengths = [self.strength(layer) for layer in layers]
-        masks = wire(layers, strengths, self.places, self.scope, self.floor)
+    def update_masks_(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
+        """Keep the synapses of highest score."""
+        if pruner.uses is not None:
+            pruner.uses.update_costs_(layers)
+        scores = [self.score(layer) for layer in layers]
+        masks = select_masks(
+            layers, scores, lambda x: self.connectivity_now(pruner, x), self.scope, self.floor
+        )
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)
             if self.shrink:
-                (level,) = levels([layer.state["latent"].abs()], [mask])
+                (level,) = highest_absent([layer.state["latent"].abs()], [mask])
                 layer.state["level"].copy_(level)
 
-    def places(self, layer: Layer) -> float:
-        """Return the share of a layer's synapses there is room for now."""
-        share = self.share(layer)
-        return cubic(self.progress / self.ramp, max(self.first, share), share)
+    def connectivity_now(self, pruner: Pruner, layer: Layer) -> float:
+        """Return the fraction of a layer's synapses the schedule gives now."""
+        target = pruner.target_of(layer)
+        return cubic(pruner.progress / self.ramp, max(self.first, target), target)
 
-    def strength(self, layer: Layer) -> Tensor:
+    def score(self, layer: Layer) -> Tensor:
         """Return ``|u| / n^balance``, n the size of the layer, over ``cost^price``."""
         size = layer.state["latent"].abs()
-        size = size.to(torch.promote_types(size.dtype, torch.float32))  # halves would underflow
-        strength = size.div_(layer.weight.numel() ** self.balance)
-        return (
-            strength.div_(layer.state["cost"] ** self.price) if "cost" in layer.state else strength
-        )
+        size = size.to(torch.promote_types(size.dtype, torch.float32))  # float16 would underflow
+        score = size.div_(layer.weight.numel() ** self.balance)
+        return score.div_(layer.state["cost"] ** self.price) if "cost" in layer.state else score
 
-    def end(self, layers: Sequence[Layer]) -> None:
-        """Refuse to hand over what is not finite: no latent would be among the strongest."""
-        require_finite([layer.state["latent"] for layer in layers])
+    def end(self, pruner: Pruner) -> None:
+        """Refuse to hand over weights that are not finite: no latent would be among the largest."""
+        require_finite([layer.state["latent"] for layer in pruner.layers])
 
     @property
-    def sees_images(self) -> str:
-        """SynOps are counted in the images of this process."""
+    def rank_dependent(self) -> str:
+        """SynOps are counted in the images of one process."""
         return "cost" if self.cost == "synops" else ""
 
-    def detach(self) -> None:
-        """Also stop watching the forward pass."""
-        if self._uses is not None:
-            self._uses.stop()
-        super().detach()
-
     def mask(self, layer: Layer) -> Tensor:
-        """Return the chosen ones, even one whose latent happens to be 0."""
+        """Return the selected synapses, even one whose latent happens to be 0."""
         return layer.state["mask"]
 
     def project(self, layer: Layer) -> Tensor:
@@ -162,6 +141,12 @@ class Budget(Latent):
     def project_(self, layer: Layer) -> None:
         """Write straight into the weight."""
         self._project(layer, layer.weight)
+
+    def unproject(self, layer: Layer) -> Tensor:
+        """``u = w + sign(w) shrink level``."""
+        if not self.shrink:
+            return layer.weight
+        return layer.weight + layer.weight.sign() * (self.shrink * layer.state["level"])
 
     def _project(self, layer: Layer, out: Tensor) -> None:
         latent = layer.state["latent"]

@@ -2,18 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from spikewire.errors import check, check_word
-from spikewire.pruning.allocation import ALLOCATIONS, first_masks, pick
-from spikewire.pruning.asked import asked
-from spikewire.pruning.layers import Layer
-from spikewire.pruning.method import Masked
+from spikewire.pruning import (
+    ALLOCATIONS,
+    Layer,
+    Masked,
+    Pruner,
+    largest_weights,
+    random_mask,
+    setting,
+)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeepR(Masked):
     """Noisy descent on present synapses; a random dormant one replaces each that turns negative.
 
@@ -21,37 +25,30 @@ class DeepR(Masked):
 
         theta <- theta - lr (dL/dtheta + alpha) + sqrt(2 lr temperature) nu,   nu ~ N(0, 1)
 
-    Those with theta < 0 go dormant; as many of the dormant are drawn and start at theta = 0, so the
-    count of every layer is exact after every step.
+    Those with theta < 0 become dormant; as many of the dormant are drawn and start at theta = 0, so
+    the count of every layer is exact after every step.
     """
 
     name = "deepr"
 
-    connectivity: float = asked(0.05)
-    alpha: float = field(default=1e-4, metadata={"help": "L1 penalty on present synapses"})
-    temperature: float = field(default=1e-9, metadata={"help": "of the noise; 0 switches it off"})
-    allocation: str = field(
-        default="uniform", metadata={"help": "count per layer: uniform, erk or global"}
-    )
+    connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
+    alpha: float = setting(1e-4, "L1 penalty on present synapses", within="[0, inf)")
+    temperature: float = setting(1e-9, "temperature of the noise; 0: no noise", within="[0, inf)")
+    allocation: str = setting("uniform", "synapses per layer", choices=ALLOCATIONS)
 
-    def __post_init__(self) -> None:
-        check(0 <= self.alpha < math.inf, "alpha", self.alpha, "a finite number, 0 or more")
-        check(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
-        check_word("allocation", self.allocation, ALLOCATIONS)
-
-    def init(self, layers: Sequence[Layer]) -> None:
-        """Start from the strongest weights: random on a fresh net, a good choice on a trained."""
-        masks = first_masks(layers, self.asked, self.allocation)
-        for layer, mask in zip(layers, masks, strict=True):
+    def init(self, pruner: Pruner) -> None:
+        """Start from the largest weights, which on a fresh network are random."""
+        masks = largest_weights(pruner.layers, self.connectivity, self.allocation)
+        for layer, mask in zip(pruner.layers, masks, strict=True):
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
             layer.state["mask"] = mask
 
-    def after_step(self, layers: Sequence[Layer]) -> None:
+    def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Add penalty and noise, drop what turned negative, regrow as many at random."""
         for layer in layers:
             weight, mask, sign = layer.weight, layer.state["mask"], layer.state["sign"]
-            generator = self.draws(weight.device)
+            generator = pruner.device_generator(weight.device)
             drift = sign * (layer.lr * self.alpha)
             if self.temperature:
                 noise = torch.empty_like(weight).normal_(generator=generator)
@@ -59,4 +56,4 @@ class DeepR(Masked):
             weight.sub_(drift)
             dropped = mask & (weight * sign < 0)
             mask &= ~dropped  # they may be drawn again: at connectivity 1 there are no others
-            self.regrow_(layer, pick(~mask, int(dropped.sum()), generator))
+            self.regrow_(layer, random_mask(~mask, int(dropped.sum()), generator))

@@ -1,67 +1,67 @@
 """Threshold pruning, gradual as in Zhu & Gupta, ICLR workshop 2018, https://arxiv.org/abs/1710.01878.
 
-One-shot pruning of weak weights is what most SNN work before Grad R did (its introduction).
+One-shot pruning of small weights is what most SNN work before Grad R did (its introduction).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from spikewire.errors import check, check_word
-from spikewire.pruning.asked import asked
-from spikewire.pruning.layers import Layer
-from spikewire.pruning.method import Masked
-from spikewire.pruning.selection import SCOPES, require_finite, wire
-from spikewire.schedules import cubic
+from spikewire.pruning import (
+    SCOPES,
+    Layer,
+    Masked,
+    Pruner,
+    all_present,
+    cubic,
+    require_finite,
+    select_masks,
+    setting,
+)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Magnitude(Masked):
-    """The weakest weights go and never come back.
+    """The smallest weights are pruned and never regrown.
 
-    Gradual: the share left follows ``c + (1 - c)(1 - x)^3`` while x runs from 0 at `begin` to 1 at
-    `ramp`. One-shot: all at once at `begin`, then fine-tuning.
+    Gradual: the connectivity follows ``c + (1 - c)(1 - x)^3`` while x runs from 0 at `begin` to 1
+    at `ramp`. One-shot: all at once at `begin`, then fine-tuning.
     """
 
     name = "magnitude"
 
-    connectivity: float = asked(0.05)
-    gradual: bool = field(
-        default=True, metadata={"help": "prune step by step; else once, at `begin`"}
-    )
-    begin: float = field(default=0.1, metadata={"help": "share of the run before pruning begins"})
-    ramp: float = field(default=0.6, metadata={"help": "share of the run by which it has ended"})
-    every: int = field(default=16, metadata={"help": "steps between prunings"})
-    scope: str = field(default="global", metadata={"help": "who competes: global or layer"})
+    connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
+    gradual: bool = setting(True, "prune step by step; false: once, at `begin`")
+    begin: float = setting(0.1, "fraction of the run before pruning begins", within="[0, 1)")
+    ramp: float = setting(0.6, "fraction of the run at which pruning ends", within="(begin, 1]")
+    every: int = setting(16, "steps between prunings", within="[1, inf)")
+    scope: str = setting("global", "what competes: all layers or each alone", choices=SCOPES)
 
-    def __post_init__(self) -> None:
-        check(0 <= self.begin < 1, "begin", self.begin, "in [0, 1)")
-        check(self.begin < self.ramp <= 1, "ramp", self.ramp, "above begin, at most 1")
-        check(self.every >= 1, "every", self.every, "1 or more")
-        check_word("scope", self.scope, SCOPES)
-
-    def init(self, layers: Sequence[Layer]) -> None:
+    def init(self, pruner: Pruner) -> None:
         """Mark every synapse as present."""
-        for layer in layers:
-            layer.state["mask"] = torch.ones_like(layer.weight, dtype=torch.bool)
+        for layer in pruner.layers:
+            layer.state["mask"] = all_present(layer)
 
-    def after_step(self, layers: Sequence[Layer]) -> None:
-        """Cut when it is time to."""
-        last = self.ramp if self.gradual else max(self.begin, 1 / self._total_steps)
-        inside = self.gradual and self.begin <= self.progress < self.ramp
-        if self.crosses(last) or (inside and self.step % self.every == 0):
-            self.cut()
+    def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
+        """Prune when it is due."""
+        last = self.ramp if self.gradual else max(self.begin, 1 / pruner.total_steps)
+        inside = self.gradual and self.begin <= pruner.progress < self.ramp
+        if pruner.passes(last) or (inside and pruner.step % self.every == 0):
+            self.prune_(pruner)
 
-    def cut(self) -> None:
-        """Keep the strongest of the present, as many as the path says now."""
-        done = (self.progress - self.begin) / (self.ramp - self.begin) if self.gradual else 1.0
-        # a layer without a gradient now is cut all the same: the time to cut may not come again
-        layers = self.everyone()
-        # an absent synapse is weaker than any present one, even one of weight 0
+    def prune_(self, pruner: Pruner) -> None:
+        """Keep the largest of the present weights, as many as the schedule gives now."""
+        done = (pruner.progress - self.begin) / (self.ramp - self.begin) if self.gradual else 1.0
+        # also layers without a gradient in this step: the time to prune may not come again
+        layers = pruner.all_layers()
+        # an absent synapse scores below any present one, even one of weight 0
         scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
-        masks = wire(
-            layers, require_finite(scores), lambda x: cubic(done, 1.0, self.share(x)), self.scope
+        masks = select_masks(
+            layers,
+            require_finite(scores),
+            lambda x: cubic(done, 1.0, pruner.target_of(x)),
+            self.scope,
         )
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)

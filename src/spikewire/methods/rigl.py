@@ -2,79 +2,73 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from spikewire.errors import check, check_word
-from spikewire.pruning.allocation import ALLOCATIONS, first_masks
-from spikewire.pruning.asked import asked
-from spikewire.pruning.layers import Layer
-from spikewire.pruning.method import Masked
-from spikewire.pruning.selection import top_k_mask
+from spikewire.pruning import (
+    ALLOCATIONS,
+    Layer,
+    Masked,
+    Pruner,
+    largest_weights,
+    setting,
+    top_k_mask,
+)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RigL(Masked):
-    """A fixed count: drop the weakest synapses, grow where the dense gradient is largest.
+    """A fixed count: drop the smallest weights, grow where the dense gradient is largest.
 
     Every `every` steps until `until` of the run, in each layer, ``drop (1 + cos(pi x)) / 2`` of the
     present synapses are replaced; x runs from 0 to 1. New ones start at weight 0; one that was just
-    dropped may be chosen again and then keeps its weight. A rewiring step trains as well.
+    dropped may be chosen again and then keeps its weight. A step that changes masks also trains.
     """
 
     name = "rigl"
 
-    connectivity: float = asked(0.05)
-    allocation: str = field(
-        default="erk", metadata={"help": "count per layer: uniform, erk or global"}
-    )
-    drop: float = field(default=0.3, metadata={"help": "share replaced at the first rewiring"})
-    every: int = field(default=32, metadata={"help": "steps between rewirings"})
-    until: float = field(
-        default=0.75, metadata={"help": "share of the run after which the wiring is fixed"}
+    connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
+    allocation: str = setting("erk", "synapses per layer", choices=ALLOCATIONS)
+    drop: float = setting(0.3, "fraction replaced at the first update", within="(0, 1)")
+    every: int = setting(32, "steps between updates of the masks", within="[1, inf)")
+    until: float = setting(
+        0.75, "fraction of the run after which the masks are fixed", within="(0, 1]"
     )
 
-    def __post_init__(self) -> None:
-        check(0 < self.drop < 1, "drop", self.drop, "in (0, 1)")
-        check(self.every >= 1, "every", self.every, "1 or more")
-        check(0 < self.until <= 1, "until", self.until, "in (0, 1]")
-        check_word("allocation", self.allocation, ALLOCATIONS)
-
-    def init(self, layers: Sequence[Layer]) -> None:
-        """Start from the strongest weights, as many a layer as the allocation gives it."""
-        masks = first_masks(layers, self.asked, self.allocation)
-        for layer, mask in zip(layers, masks, strict=True):
+    def init(self, pruner: Pruner) -> None:
+        """Start from the largest weights, as many per layer as the allocation gives it."""
+        masks = largest_weights(pruner.layers, self.connectivity, self.allocation)
+        for layer, mask in zip(pruner.layers, masks, strict=True):
             layer.state["mask"] = mask
             layer.state["promise"] = torch.zeros_like(layer.weight)
 
-    def due(self, step: int) -> bool:
-        """Tell whether the wiring changes after this step."""
-        return step % self.every == 0 and step < self.until * self._total_steps
+    def due(self, pruner: Pruner, step: int) -> bool:
+        """Return whether the masks change after this step."""
+        return step % self.every == 0 and step < self.until * pruner.total_steps
 
-    def before_step(self, layers: Sequence[Layer]) -> None:
-        """Keep the size of the dense gradient, which is masked before the optimizer sees it."""
-        if self.due(self.step + 1):
+    def before_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
+        """Keep the growth scores: the gradient is masked before the optimizer sees it."""
+        if self.due(pruner, pruner.step + 1):
             for layer in layers:
-                layer.state["promise"].copy_(self.promise(layer))
+                layer.state["promise"].copy_(self.growth_score(pruner, layer))
 
-    def promise(self, layer: Layer) -> Tensor:
-        """Return how much an absent synapse promises: ``|dL/dw|``."""
+    def growth_score(self, pruner: Pruner, layer: Layer) -> Tensor:
+        """Return the score by which absent synapses are chosen: ``|dL/dw|``."""
         return layer.grad.abs()
 
-    def after_step(self, layers: Sequence[Layer]) -> None:
-        """Replace the weakest by the most promising; the counts stay."""
-        if not self.due(self.step):
+    def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
+        """Replace the smallest weights by the absent synapses of highest score; counts stay."""
+        if not self.due(pruner, pruner.step):
             return
-        done = self.step / (self.until * self._total_steps)
-        share = self.drop * (1 + math.cos(math.pi * done)) / 2
+        done = pruner.step / (self.until * pruner.total_steps)
+        fraction = self.drop * (1 + math.cos(math.pi * done)) / 2
         for layer in layers:
             mask, weight = layer.state["mask"], layer.weight
             present = int(mask.sum())
-            moves = min(round(share * present), mask.numel() - present)
+            moves = min(round(fraction * present), mask.numel() - present)
             kept = top_k_mask(torch.where(mask, weight.abs(), -1.0), present - moves)
-            promise = torch.where(kept, -1.0, layer.state["promise"])
-            grown = top_k_mask(promise, moves)
+            grown = top_k_mask(torch.where(kept, -1.0, layer.state["promise"]), moves)
             layer.state["mask"].copy_(kept | (mask & grown))
             self.regrow_(layer, grown & ~mask)

@@ -6,24 +6,24 @@ import torch
 from torch import Tensor
 
 from spikewire.methods.rigl import RigL
-from spikewire.pruning.layers import Layer
+from spikewire.pruning import Layer, Pruner
 
 
-@dataclass(kw_only=True)
-class Set(RigL):
-    """A fixed count: drop the weakest synapses, grow at random places.
+@dataclass(frozen=True, kw_only=True)
+class SET(RigL):
+    """A fixed count: drop the smallest weights, grow at random places.
 
-    RigL with a blind eye: an absent synapse's promise is a random number. As published, the share
-    replaced does not shrink over the run; here it does, which settles the wiring.
+    RigL with random growth scores. As published, the fraction replaced does not shrink over the
+    run; here it does, which lets the masks settle.
     """
 
     name = "set"
 
-    def promise(self, layer: Layer) -> Tensor:
+    def growth_score(self, pruner: Pruner, layer: Layer) -> Tensor:
         """Return uniform noise in [0, 1)."""
         return torch.rand(
             layer.weight.shape,
-            generator=self.draws(layer.weight.device),
+            generator=pruner.device_generator(layer.weight.device),
             device=layer.weight.device,
             dtype=layer.weight.dtype,
         )

@@ -2,66 +2,64 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from spikewire.errors import SpikewireError, check, check_word
-from spikewire.pruning.asked import asked
-from spikewire.pruning.layers import Layer
-from spikewire.pruning.method import Latent
-from spikewire.pruning.selection import levels, wire
+from spikewire.pruning import (
+    Latent,
+    Layer,
+    Pruner,
+    highest_absent,
+    select_masks,
+    setting,
+)
 
-SHAPES = ("sine", "linear")
 
-
-@dataclass(kw_only=True)
-class Stds(Latent):
-    """A soft threshold that rises over the run: weak synapses become filopodia, and may come back.
+@dataclass(frozen=True, kw_only=True)
+class STDS(Latent):
+    """A soft threshold that rises over the run: weak synapses become filopodia, and may return.
 
     ``w = sign(theta) relu(|theta| - d)`` with ``d = limit sin(pi/2 x)`` (or ``limit x``), x from 0
     to 1 at `ramp` of the run, while theta moves with dL/dw whether its synapse is present or not.
     With `connectivity` the limit is solved from the distribution of |theta|, so that the run ends
-    where it was asked to.
+    at that target.
     """
 
     name = "stds"
     exclusive = ("limit", "connectivity")
 
-    connectivity: float | None = asked(None, "asked share of synapses; else the limit decides")
-    limit: float | None = field(default=None, metadata={"help": "final threshold, the paper's D"})
-    shape: str = field(default="sine", metadata={"help": "how the threshold rises: sine or linear"})
-    ramp: float = field(default=0.7, metadata={"help": "share of the run by which it has risen"})
-    every: int = field(default=8, metadata={"help": "steps between solutions for the limit"})
+    connectivity: float | None = setting(
+        None, "target fraction of weights; none: the limit decides", within="(0, 1]"
+    )
+    limit: float | None = setting(None, "final threshold, the paper's D", within="[0, inf)")
+    shape: str = setting("sine", "how the threshold rises", choices=("sine", "linear"))
+    ramp: float = setting(0.7, "fraction of the run until it has risen", within="(0, 1]")
+    every: int = setting(8, "steps between solutions for the limit", within="[1, inf)")
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.asked is not None:
-            raise SpikewireError("limit: give either limit or connectivity, not both")
-        if self.limit is None and self.asked is None:
-            self.connectivity = 0.05
-        if self.limit is not None:
-            check(0 <= self.limit < math.inf, "limit", self.limit, "a finite number, 0 or more")
-        check(0 < self.ramp <= 1, "ramp", self.ramp, "in (0, 1]")
-        check(self.every >= 1, "every", self.every, "1 or more")
-        check_word("shape", self.shape, SHAPES)
+        super().__post_init__()
+        if self.limit is None and self.connectivity is None:
+            object.__setattr__(self, "connectivity", 0.05)
 
-    def init(self, layers: Sequence[Layer]) -> None:
+    def init(self, pruner: Pruner) -> None:
         """Take the weights as theta; the threshold starts at 0."""
-        for layer in layers:
+        for layer in pruner.layers:
             layer.state["latent"] = layer.weight.detach().clone()
             layer.state["limit"] = layer.weight.new_full((), self.limit or 0.0)
             layer.state["depth"] = layer.weight.new_zeros(())
 
-    def after_step(self, layers: Sequence[Layer]) -> None:
+    def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Raise the threshold."""
-        layers = self.everyone()  # it also rises where there was no gradient
-        if self.asked is not None and (self.step % self.every == 0 or self.crosses(1.0)):
-            strengths = [layer.state["latent"].abs() for layer in layers]
-            masks = wire(layers, strengths, self.share)
-            for layer, level in zip(layers, levels(strengths, masks), strict=True):
+        layers = pruner.all_layers()  # it also rises where there was no gradient
+        due = pruner.step % self.every == 0 or pruner.passes(1.0)
+        if self.connectivity is not None and due:
+            sizes = [layer.state["latent"].abs() for layer in layers]
+            masks = select_masks(layers, sizes, pruner.target_of)
+            for layer, level in zip(layers, highest_absent(sizes, masks), strict=True):
                 layer.state["limit"].copy_(level)
-        risen = min(1.0, self.progress / self.ramp)
+        risen = min(1.0, pruner.progress / self.ramp)
         risen = math.sin(math.pi / 2 * risen) if self.shape == "sine" else risen
         for layer in layers:
             torch.mul(layer.state["limit"], risen, out=layer.state["depth"])
@@ -70,3 +68,7 @@ class Stds(Latent):
         """``w = sign(theta) relu(|theta| - d)``."""
         latent = layer.state["latent"]
         return (latent.abs() - layer.state["depth"]).relu_().copysign_(latent)
+
+    def unproject(self, layer: Layer) -> Tensor:
+        """``theta = w + sign(w) d``."""
+        return layer.weight + layer.weight.sign() * layer.state["depth"]

@@ -1,1 +1,18 @@
-"""What a network costs and how it fires."""
+"""Costs of a network (SynOps, energy, bytes) and the firing rates of its neurons.
+
+`measure` runs a model and returns a `Measurement`; `records` holds the results, `counting` the
+counters, `links` the links between neurons.
+"""
+
+from spikewire.metrics.counting import measure, packed_bytes
+from spikewire.metrics.records import Costs, Energy, Firing, LayerMeasure, Measurement
+
+__all__ = [
+    "Costs",
+    "Energy",
+    "Firing",
+    "LayerMeasure",
+    "Measurement",
+    "measure",
+    "packed_bytes",
+]

@@ -1,14 +1,8 @@
-"""What a network costs and how it fires: pure readers of model, masks and spikes.
-
-synops = sum over layers, time and spikes of the surviving fan-out, per sample     (accumulates)
-macs   = the same for inputs that are not 0 or 1, such as an image         (multiply-accumulates)
-energy = 0.9 pJ * synops + 4.6 pJ * macs                        (45 nm; memory access is kept apart)
-"""
+"""`measure`: run a model and count operations, spikes and bytes; the model is left unchanged."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,157 +11,17 @@ from torch import Tensor, nn
 
 from spikewire.errors import SpikewireError, check
 from spikewire.metrics.links import (
-    NORMS,
-    activity_of,
+    count_activity,
+    count_alive_links,
+    count_operations,
     fan_out,
     first_tensor,
-    is_spiking,
-    living_links,
-    operations,
-    synaptic_layers,
 )
+from spikewire.metrics.records import Firing, LayerMeasure, Measurement
 from spikewire.nn.neurons import Neuron
-from spikewire.pruning.allocation import turnover
+from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 
-
-@dataclass(frozen=True)
-class Costs:
-    """Energy of one operation in pJ: 45 nm, 32 bits; reads from an 8 kB SRAM (Horowitz 2014)."""
-
-    accumulate: float = 0.9
-    multiply_accumulate: float = 4.6
-    weight_read: float = 5.0
-
-
-@dataclass(frozen=True)
-class Energy:
-    """Energy of one sample in pJ; `memory` is one weight read for every operation."""
-
-    compute: float
-    memory: float
-
-
-@dataclass(frozen=True)
-class LayerMeasure:
-    """One synaptic layer; operations are per sample.
-
-    `unpruned`: the same spikes into all weights. `dense`: every input active, all weights.
-    """
-
-    name: str
-    weights: int
-    present: int
-    synops: float
-    macs: float
-    unpruned: float
-    dense: float
-    links: int | None = None
-    dense_links: int | None = None
-
-    @property
-    def connectivity(self) -> float:
-        """Share of the weights that exist."""
-        return self.present / self.weights
-
-
-@dataclass(frozen=True)
-class Firing:
-    """One spiking layer: the mean spikes a time step of each neuron."""
-
-    name: str
-    rates: Tensor
-
-    @property
-    def rate(self) -> float:
-        """Mean over neurons."""
-        return float(self.rates.mean())
-
-    @property
-    def silent(self) -> float:
-        """Share of neurons that never fire."""
-        return float((self.rates == 0).double().mean())
-
-    @property
-    def saturated(self) -> float:
-        """Share of neurons that fire at every time step."""
-        return float((self.rates == 1).double().mean())
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A network on some samples; `uncounted` names matrices outside conv and linear layers."""
-
-    samples: int
-    layers: list[LayerMeasure]
-    firing: list[Firing]
-    bytes_dense: int
-    bytes_packed: int
-    uncounted: list[str] = field(default_factory=list)
-
-    @property
-    def connectivity(self) -> float:
-        """Share of all weights that exist."""
-        return sum(x.present for x in self.layers) / sum(x.weights for x in self.layers)
-
-    @property
-    def synapse_connectivity(self) -> float | None:
-        """Share of neuron-to-neuron links that exist and lie on a path from input to output."""
-        if any(x.links is None for x in self.layers):
-            return None
-        return sum(x.links or 0 for x in self.layers) / sum(x.dense_links or 0 for x in self.layers)
-
-    @property
-    def synops(self) -> float:
-        """Accumulates per sample."""
-        return sum(x.synops for x in self.layers)
-
-    @property
-    def macs(self) -> float:
-        """Multiply-accumulates per sample."""
-        return sum(x.macs for x in self.layers)
-
-    @property
-    def unpruned(self) -> float:
-        """Operations per sample that a counter blind to the wiring reports."""
-        return sum(x.unpruned for x in self.layers)
-
-    @property
-    def dense(self) -> float:
-        """Operations per sample of a dense network fed frame by frame."""
-        return sum(x.dense for x in self.layers)
-
-    def energy(self, costs: Costs = Costs()) -> Energy:  # noqa: B008 - frozen
-        """Return the energy of one sample."""
-        compute = costs.accumulate * self.synops + costs.multiply_accumulate * self.macs
-        return Energy(compute, costs.weight_read * (self.synops + self.macs))
-
-    def row(self) -> dict[str, Any]:
-        """Return the figures of the whole network, flat, for a logger."""
-        neurons = sum(x.rates.numel() for x in self.firing)
-
-        def mean(values: Iterable[float]) -> float | None:
-            sizes = [x.rates.numel() for x in self.firing]
-            pairs = zip(values, sizes, strict=True)
-            return sum(value * size for value, size in pairs) / neurons if neurons else None
-
-        energy = self.energy()
-        return {
-            "synops": self.synops,
-            "macs": self.macs,
-            "unpruned": self.unpruned,
-            "dense": self.dense,
-            "compute_pj": energy.compute,
-            "memory_pj": energy.memory,
-            "synapse_connectivity": self.synapse_connectivity,
-            "rate": mean(x.rate for x in self.firing),
-            "silent": mean(x.silent for x in self.firing),
-            "saturated": mean(x.saturated for x in self.firing),
-            "bytes_dense": self.bytes_dense,
-            "bytes_packed": self.bytes_packed,
-        }
-
-
-# ---------------------------------------------------------------------- measure
+NORSE_SEQUENCES = ("SNN", "SNNRecurrent")  # Norse modules that run over time, unlike its cells
 
 
 def measure(
@@ -179,31 +33,86 @@ def measure(
     spiking: Callable[[nn.Module], bool] = is_spiking,
     synapses: bool = True,
 ) -> Measurement:
-    """Run `model` on a batch (or a loader of them) and count; the model is left as it was.
+    """Run a model in evaluation mode and count what one sample costs.
 
-    Masks default to ``weight != 0``. `time_first`: inputs are ``[time, batch, ...]``. `spiking`
-    tells which modules are neurons. An input of only 0 and 1 is spikes, any other is analogue.
+    Works on models of spikewire, SpikingJelly, snnTorch, Norse and plain torch. Modes, neuron
+    states, buffers, hooks and random number generators are left as they were. An input of a layer
+    that has only 0 and 1 is counted as spikes (`synops`), any other as analogue (`macs`).
+
+    Args:
+        model: The network; it needs at least one convolution or linear layer.
+        batch: Inputs: one tensor, or an iterable such as a `DataLoader` of tensors or of tuples
+            whose first item is the input.
+        masks: Which weights exist, by the name of the weight; a weight without a mask uses
+            ``weight != 0``.
+        time_first: Whether inputs have the shape ``[time, batch, ...]`` instead of
+            ``[batch, ...]``.
+        spiking: Returns whether a module is a layer of spiking neurons; by default those of
+            spikewire, SpikingJelly, snnTorch and Norse.
+        synapses: Whether to count links for `synapse_connectivity`, which takes one more forward
+            and one backward pass of one sample.
+
+    Returns:
+        Costs per layer, firing rates and totals.
+
+    Raises:
+        SpikewireError: The model has no convolution or linear layer, a mask has the wrong shape,
+            `batch` is empty, or the model does not allow counting links.
+
+    Example:
+        >>> found = spikewire.measure(model, images, masks=pruner.masks())
+        >>> found.synops, found.synapse_connectivity, found.energy().compute
     """
     layers = synaptic_layers(model)
     check(bool(layers), "model", type(model).__name__, "one with conv or linear layers")
-    wiring = {name: _mask(name, module, masks) for name, module in layers.items()}
-    counter = _Counter(layers, wiring)
+    present = {name: _mask(name, module, masks) for name, module in layers.items()}
+    counter = _Counter(layers, present)
+    with torch.no_grad(), preserve_state(model):
+        example = _count_batches(counter, model, batch, spiking, time_first)
     links: dict[str, tuple[int, int]] = {}
-    with torch.no_grad(), undisturbed(model):
-        counter.watch(model, spiking)
-        example = None
-        for x in _inputs(batch):
-            counter.begin(x.shape[1] if time_first else len(x))
-            model(x)
-            example = x if example is None else example
-            restart(model)
+    if synapses:
+        with preserve_state(model):
+            links = count_alive_links(model, example, present, spiking)
+    bytes_dense, bytes_packed = parameter_bytes(model, present)
+    return Measurement(
+        samples=counter.samples,
+        layers=counter.layer_measures(links),
+        firing=counter.firing(),
+        bytes_dense=bytes_dense,
+        bytes_packed=bytes_packed,
+        uncounted=uncounted(model),
+    )
+
+
+def _mask(name: str, module: nn.Module, masks: Mapping[str, Tensor] | None) -> Tensor:
+    """Return the mask given for a layer, else where its weight is not zero."""
+    weight: Any = module.weight
+    if masks is None or name not in masks:
+        return weight.detach() != 0
+    shape, expected = tuple(masks[name].shape), tuple(weight.shape)
+    check(shape == expected, f"masks[{name!r}]", shape, f"of shape {expected}")
+    return masks[name].to(weight.device).bool()
+
+
+def _count_batches(
+    counter: "_Counter",
+    model: nn.Module,
+    batch: Tensor | Iterable[Any],
+    spiking: Callable[[nn.Module], bool],
+    time_first: bool,
+) -> Tensor:
+    """Run the model on all batches with the counter's hooks; return one sample."""
+    counter.register_hooks_(model, spiking)
+    example = None
+    for x in _inputs(batch):
+        counter.begin_batch(x.shape[1] if time_first else len(x))
+        model(x)
+        if example is None:
+            example = x[:, :1] if time_first else x[:1]
+        reset_neurons_(model)
     if example is None:
         raise SpikewireError("batch: is empty; there is nothing to measure")
-    if synapses:
-        with undisturbed(model):
-            one = example[:, :1] if time_first else example[:1]
-            links = living_links(model, one, wiring, spiking)
-    return counter.result(links, *parameter_bytes(model, wiring), uncounted(model))
+    return example
 
 
 def _inputs(batch: Tensor | Iterable[Any]) -> Iterator[Tensor]:
@@ -211,108 +120,97 @@ def _inputs(batch: Tensor | Iterable[Any]) -> Iterator[Tensor]:
         yield item if isinstance(item, Tensor) else item[0]
 
 
-def _mask(name: str, module: nn.Module, masks: Mapping[str, Tensor] | None) -> Tensor:
-    weight: Any = module.weight
-    if masks is None or name not in masks:
-        return weight.detach() != 0
-    shape = tuple(masks[name].shape)
-    check(
-        shape == tuple(weight.shape), f"masks[{name!r}]", shape, f"of shape {tuple(weight.shape)}"
-    )
-    return masks[name].to(weight.device).bool()
+# ---------------------------------------------------------------------- counting by hooks
 
 
 class _Counter:
-    """Hooks that add up operations and spikes."""
+    """Hooks that sum operations and spikes over batches."""
 
-    def __init__(self, layers: Mapping[str, nn.Module], wiring: Mapping[str, Tensor]) -> None:
-        self.layers, self.wiring = layers, wiring
+    def __init__(self, layers: Mapping[str, nn.Module], masks: Mapping[str, Tensor]) -> None:
+        self.layers, self.masks = layers, masks
         self.samples, self.batch = 0, 0
-        self.fans = {n: fan_out(m, wiring[n]) for n, m in layers.items()}
-        self.full = {n: fan_out(m, torch.ones_like(wiring[n])) for n, m in layers.items()}
+        self.fans = {n: fan_out(m, masks[n]) for n, m in layers.items()}
+        self.full = {n: fan_out(m, torch.ones_like(masks[n])) for n, m in layers.items()}
         self.sums = {n: dict.fromkeys(("synops", "macs", "unpruned", "dense"), 0.0) for n in layers}
         self.spikes: dict[str, tuple[Tensor, int]] = {}
 
-    def begin(self, samples: int) -> None:
-        """Start a batch."""
+    def begin_batch(self, samples: int) -> None:
+        """Note the number of samples in the next forward pass."""
         self.batch = samples
         self.samples += samples
 
-    def watch(self, model: nn.Module, spiking: Callable[[nn.Module], bool]) -> None:
-        """Put the hooks on; `undisturbed` takes them off."""
+    def register_hooks_(self, model: nn.Module, spiking: Callable[[nn.Module], bool]) -> None:
+        """Register the hooks; `preserve_state` removes them."""
         for name, module in self.layers.items():
-            module.register_forward_pre_hook(partial(self.count, name))
+            module.register_forward_pre_hook(partial(self.count_operations, name))
         for name, module in model.named_modules():
             if spiking(module):
-                module.register_forward_hook(partial(self.listen, name))
+                module.register_forward_hook(partial(self.count_spikes, name))
 
-    def count(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def count_operations(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Add one call of a synaptic layer."""
         x = inputs[0]
-        activity, frames = activity_of(module, x)
-        sums = self.sums[name]
-        sums["synops" if _binary(x) else "macs"] += operations(module, activity, self.fans[name])
-        sums["unpruned"] += operations(module, activity, self.full[name])
-        sums["dense"] += frames * operations(module, torch.ones_like(activity), self.full[name])
+        activity, frames = count_activity(module, x)
+        fan, full, sums = self.fans[name], self.full[name], self.sums[name]
+        everything = count_operations(module, torch.ones_like(activity), full)
+        sums["synops" if _is_binary(x) else "macs"] += count_operations(module, activity, fan)
+        sums["unpruned"] += count_operations(module, activity, full)
+        sums["dense"] += frames * everything
 
-    def listen(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Add one call of a spiking layer; one that gives out voltages is passed over."""
+    def count_spikes(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Add one call of a spiking layer; one whose output is a voltage is skipped."""
         out = first_tensor(output)
-        if not _binary(out):
+        if not _is_binary(out):
             return
-        lead = _leading(module, out, self.batch)
-        counts = out.flatten(0, lead - 1).sum(0, dtype=torch.float64)
+        leading = _leading_dims(module, out, self.batch)
+        counts = out.flatten(0, leading - 1).sum(0, dtype=torch.float64)
         before, events = self.spikes.get(name, (torch.zeros_like(counts), 0))
-        self.spikes[name] = (before + counts, events + math.prod(out.shape[:lead]))
+        self.spikes[name] = (before + counts, events + math.prod(out.shape[:leading]))
 
-    def result(
-        self,
-        links: Mapping[str, tuple[int, int]],
-        bytes_dense: int,
-        bytes_packed: int,
-        uncounted: list[str],
-    ) -> Measurement:
-        """Return the sums per sample."""
-        layers = []
-        for name, sums in self.sums.items():
-            mask = self.wiring[name]
-            each = {key: value / self.samples for key, value in sums.items()}
-            living, dense = links.get(name, (None, None))
-            layers.append(
-                LayerMeasure(
-                    name, mask.numel(), int(mask.sum()), **each, links=living, dense_links=dense
-                )
-            )
-        firing = [Firing(n, (counts / events).cpu()) for n, (counts, events) in self.spikes.items()]
-        return Measurement(self.samples, layers, firing, bytes_dense, bytes_packed, uncounted)
+    def layer_measures(self, links: Mapping[str, tuple[int, int]]) -> list[LayerMeasure]:
+        """Return one record per synaptic layer."""
+        return [self._layer_measure(name, *links.get(name, (None, None))) for name in self.layers]
+
+    def _layer_measure(self, name: str, links: int | None, dense: int | None) -> LayerMeasure:
+        mask = self.masks[name]
+        each = {key: value / self.samples for key, value in self.sums[name].items()}
+        return LayerMeasure(
+            name, mask.numel(), int(mask.sum()), **each, links=links, dense_links=dense
+        )
+
+    def firing(self) -> list[Firing]:
+        """Return one record per spiking layer."""
+        return [Firing(n, (counts / events).cpu()) for n, (counts, events) in self.spikes.items()]
 
 
-def _binary(x: Tensor) -> bool:
+def _is_binary(x: Tensor) -> bool:
     return bool(((x == 0) | (x == 1)).all())
 
 
-def _leading(module: nn.Module, out: Tensor, batch: int) -> int:
-    """Return how many leading dimensions are time and batch, by what is known of the library."""
+def _leading_dims(module: nn.Module, out: Tensor, batch: int) -> int:
+    """Return how many leading dimensions of an output are time and batch, by its library."""
     mode = getattr(module, "step_mode", None)  # SpikingJelly
     if mode in ("s", "m"):
         return 2 if mode == "m" else 1
     if isinstance(module, Neuron):
         return 2
-    sequences = ("SNN", "SNNRecurrent")  # Norse: over time, unlike its cells
-    if any(kind.__name__ in sequences for kind in type(module).__mro__):
+    if any(kind.__name__ in NORSE_SEQUENCES for kind in type(module).__mro__):
         return 2
     return 2 if out.dim() > 1 and out.shape[0] != batch and out.shape[1] == batch else 1
 
 
+# ---------------------------------------------------------------------- state of the model
+
+
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluate with fresh neurons inside; modes, state, buffers and hooks are put back."""
-    live = [vars(module) for module in model.modules()]
-    inner = [value for attributes in live for value in attributes.values()]
+def preserve_state(model: nn.Module) -> Iterator[None]:
+    """Evaluate with reset neurons inside; afterwards restore modes, state, buffers and hooks."""
+    attributes = [vars(module) for module in model.modules()]
+    inner = [value for mapping in attributes for value in mapping.values()]
     # the same dict objects are filled again: handles of hooks point to them
-    saved = [(d, dict(d)) for d in [*live, *inner] if isinstance(d, dict)]
+    saved = [(d, dict(d)) for d in [*attributes, *inner] if isinstance(d, dict)]
     model.eval()
-    restart(model)
+    reset_neurons_(model)
     try:
         yield
     finally:
@@ -321,8 +219,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             mapping.update(content)
 
 
-def restart(model: nn.Module) -> None:
-    """Let neurons that remember the last batch (SpikingJelly, snnTorch) forget it."""
+def reset_neurons_(model: nn.Module) -> None:
+    """Reset neurons that keep their state between batches (SpikingJelly, snnTorch)."""
     for module in model.modules():
         if hasattr(module, "_memories") and hasattr(module, "reset"):
             module.reset()  # pyright: ignore[reportCallIssue]
@@ -330,55 +228,47 @@ def restart(model: nn.Module) -> None:
             module.reset_mem()  # pyright: ignore[reportCallIssue]
 
 
-# ---------------------------------------------------------------------- sizes, changes
+# ---------------------------------------------------------------------- bytes
 
 
 def packed_bytes(mask: Tensor, value_bytes: int = 2) -> int:
-    """Return the size of a layer as values and their places: the best of three layouts.
+    """Return the size of a packed layer: present values and their positions.
 
-    8-bit gaps (255 = none here, go on), a bit mask, or every weight.
+    The smallest of three layouts: 8-bit gaps between positions (255 = no value here, the gap
+    continues), a bit mask, or every weight.
+
+    Args:
+        mask: Which weights exist, of any shape.
+        value_bytes: Bytes per value.
+
+    Returns:
+        The size in bytes.
+
+    Example:
+        >>> packed_bytes(torch.tensor([True, False, False, True]))
+        5
     """
-    places = mask.flatten().nonzero().flatten()
-    gaps = places.diff(prepend=places.new_full((1,), -1)) - 1
-    present = len(places) * value_bytes
-    by_gaps = len(places) + int((gaps // 255).sum()) + present
-    return min(by_gaps, math.ceil(mask.numel() / 8) + present, mask.numel() * value_bytes)
+    positions = mask.flatten().nonzero().flatten()
+    gaps = positions.diff(prepend=positions.new_full((1,), -1)) - 1
+    values = len(positions) * value_bytes
+    by_gaps = len(positions) + int((gaps // 255).sum()) + values
+    return min(by_gaps, math.ceil(mask.numel() / 8) + values, mask.numel() * value_bytes)
 
 
 def parameter_bytes(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return (bytes as they are, bytes with masked weights packed at 16 bits)."""
-    named = dict(model.named_parameters())
-    size = {name: p.numel() * p.element_size() for name, p in named.items()}
-    packed = sum(packed_bytes(masks[n]) if n in masks else s for n, s in size.items())
-    return sum(size.values()), packed
+    """Return the size of all parameters as they are, and with masked weights packed at 16 bits."""
+    sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
+    packed = sum(packed_bytes(masks[n]) if n in masks else size for n, size in sizes.items())
+    return sum(sizes.values()), packed
 
 
 def uncounted(model: nn.Module) -> list[str]:
     """Return matrices whose operations no hook sees: recurrent cells, attention, embeddings."""
     known = synaptic_layers(model)
-    owners = {f"{n}.{p}" if n else p: m for n, m in model.named_modules() for p in m._parameters}
     return [
         name
         for name, parameter in model.named_parameters()
-        if parameter.dim() >= 2 and not isinstance(owners[name], NORMS) and name not in known
+        if parameter.dim() >= 2
+        and name not in known
+        and not isinstance(model.get_submodule(name.rpartition(".")[0]), NORMS)
     ]
-
-
-def changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Return for each layer what exists now, and what was pruned and regrown in between.
-
-    ``turnover = (pruned + regrown) / (present before + present after)``.
-    """
-    rows = {}
-    for name, mask in after.items():
-        pruned, regrown = turnover(before[name], mask)
-        present = int(mask.sum())
-        both = int(before[name].sum()) + present
-        rows[name] = {
-            "present": present,
-            "total": mask.numel(),
-            "pruned": pruned,
-            "regrown": regrown,
-            "turnover": (pruned + regrown) / both if both else 0.0,
-        }
-    return rows

@@ -1,7 +1,7 @@
-"""Links between neurons, in any library's layers: how often used, and which lead nowhere.
+"""Links between neurons: how often each is used, and which are on a path from input to output.
 
-A convolution's weight is one parameter and one link for every position it is used at; what falls
-on padding is no link.
+A convolution weight is one parameter, and one link per position at which it is applied; positions
+on padding have no link.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,56 +11,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
 from spikewire.errors import SpikewireError
-from spikewire.nn.neurons import Neuron
+from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 
-SYNAPTIC = (nn.Linear, _ConvNd)
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
-SPIKING_HOMES = (
-    "spikingjelly.activation_based.neuron",
-    "snntorch._neurons",
-    "norse.torch.module.snn",
-)
-TRANSPOSED = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}
+CONV_TRANSPOSE = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}
 
 
-def is_spiking(module: nn.Module) -> bool:
-    """Tell neurons from other modules: ours, SpikingJelly's, snnTorch's, Norse's."""
-    homes = tuple(kind.__module__ for kind in type(module).__mro__)
-    return isinstance(module, Neuron) or any(home.startswith(SPIKING_HOMES) for home in homes)
-
-
-def synaptic_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return conv and linear modules by the names of their weights."""
-    found = ((name, m) for name, m in model.named_modules() if isinstance(m, SYNAPTIC))
-    return {f"{name}.weight" if name else "weight": module for name, module in found}
-
-
-def features(module: nn.Module) -> int:
-    """Return how many trailing dimensions of its input a layer works on, after time and batch."""
+def feature_dims(module: nn.Module) -> int:
+    """Return how many trailing dimensions of its input are features, after time and batch."""
     return 1 if isinstance(module, nn.Linear) else module.weight.dim() - 1  # pyright: ignore
 
 
-def transmit(module: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
-    """Run the layer with another weight and no bias; leading dimensions are kept."""
+def apply_weight(module: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
+    """Run the layer on `x` with another weight and no bias; leading dimensions are kept."""
     if isinstance(module, nn.Linear):
         return F.linear(x, weight)
     assert isinstance(module, _ConvNd)
-    lead = x.shape[: x.dim() - features(module)]
-    flat = x.reshape(-1, *x.shape[len(lead) :])
+    leading = x.shape[: x.dim() - feature_dims(module)]
+    flat = x.reshape(-1, *x.shape[len(leading) :])
     if isinstance(module, _ConvTransposeNd):
-        convolve: Callable[..., Tensor] = TRANSPOSED[weight.dim()]
+        convolve: Callable[..., Tensor] = CONV_TRANSPOSE[weight.dim()]
         y = convolve(
             flat, weight, None, module.stride, module.padding,
             module.output_padding, module.groups, module.dilation,
         )  # fmt: skip
     else:
         y = module._conv_forward(flat, weight, None)  # pyright: ignore
-    return y.reshape(*lead, *y.shape[1:])
+    return y.reshape(*leading, *y.shape[1:])
 
 
 def fan_out(module: nn.Module, mask: Tensor) -> Tensor:
@@ -73,26 +53,64 @@ def fan_out(module: nn.Module, mask: Tensor) -> Tensor:
     return mask.unflatten(0, (module.groups, -1)).sum(1, dtype=torch.float64)
 
 
-def operations(module: nn.Module, activity: Tensor, fan: Tensor) -> float:
-    """Return ``sum over inputs of activity * surviving fan-out``: exact, links being linear.
+def count_operations(module: nn.Module, activity: Tensor, fan: Tensor) -> float:
+    """Return the sum over inputs of ``activity * surviving fan-out``; exact, as links are linear.
 
-    `activity` counts events at each input of one sample; `fan` is `fan_out` of the mask.
+    `activity` is the number of events per input of one sample; `fan` is `fan_out` of the mask.
     """
-    return float(transmit(module, activity.double(), fan).sum())
+    return float(apply_weight(module, activity.double(), fan).sum())
 
 
-def activity_of(module: nn.Module, x: Tensor) -> tuple[Tensor, int]:
+def count_activity(module: nn.Module, x: Tensor) -> tuple[Tensor, int]:
     """Return how often each input was not zero over time and batch, and the number of frames."""
-    lead = x.dim() - features(module)
-    frames = x.ne(0).reshape(-1, *x.shape[lead:])
+    leading = x.dim() - feature_dims(module)
+    frames = x.ne(0).reshape(-1, *x.shape[leading:])
     return frames.sum(0), len(frames)
 
 
-# ---------------------------------------------------------------------- links that carry something
+def first_tensor(output: Any) -> Tensor:
+    """Return a module's output, or the spikes of one that returns ``(spikes, state)``."""
+    while not isinstance(output, Tensor):
+        output = output[0]
+    return output
+
+
+# ---------------------------------------------------------------------- links on a path
+
+
+def count_alive_links(
+    model: nn.Module,
+    example: Tensor,
+    masks: Mapping[str, Tensor],
+    spiking: Callable[[nn.Module], bool] = is_spiking,
+) -> dict[str, tuple[int, int]]:
+    """Return per layer (links on a path from input to output, links of the dense layer).
+
+    Reachability by one forward and one backward pass: with weights 0 or 1 and neurons replaced by
+    the identity, an output is positive if a path leads to it from the input, and its gradient is
+    positive if a path leads from it to the readout.
+    """
+    ones = torch.ones_like(example).requires_grad_()
+    try:
+        with (
+            torch.enable_grad(),
+            torch.autocast(example.device.type, enabled=False),  # counts must stay exact
+            _MeanPooling(),
+            _record_paths(model, masks, spiking) as pairs,
+        ):
+            first_tensor(model(ones)).sum().backward()
+    except (RuntimeError, IndexError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise SpikewireError(
+            f"synapses: this model's links cannot be traced ({reason}); pass synapses=False"
+        ) from error
+    layers = synaptic_layers(model)
+    called = {name: found for name, found in pairs.items() if found}
+    return {name: _count_links(layers[name], masks[name], found) for name, found in called.items()}
 
 
 class _MeanPooling(TorchFunctionMode):
-    """Max pooling passes its gradient to one input only; every input is linked, as in a mean."""
+    """Max pooling passes its gradient to one input only; a mean links every input."""
 
     means: Mapping[Any, Any] = {
         F.max_pool1d: F.avg_pool1d,
@@ -101,7 +119,7 @@ class _MeanPooling(TorchFunctionMode):
     }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Swap max pooling for the mean over the same windows."""
+        """Replace max pooling by the mean over the same windows."""
         if func not in self.means:
             return func(*args, **(kwargs or {}))
         names = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
@@ -111,97 +129,67 @@ class _MeanPooling(TorchFunctionMode):
         return self.means[func](**given)
 
 
-def first_tensor(output: Any) -> Tensor:
-    """Return a module's output, or the spikes of one that returns its state beside them."""
-    while not isinstance(output, Tensor):
-        output = output[0]
-    return output
-
-
-def _replace_first(output: Any, new: Tensor) -> Any:
-    return new if isinstance(output, Tensor) else (new, *output[1:])
-
-
-def _mark(x: Tensor) -> Tensor:
-    """Return 1 where x is positive, else 0; the gradient passes, and is made 0 or 1 too."""
-    marked = x / x.detach().clamp(min=torch.finfo(x.dtype).tiny)
-    marked.register_hook(lambda grad: (grad > 0).to(grad.dtype))
-    return marked
+Pairs = dict[str, list[tuple[Tensor, Tensor]]]
 
 
 @contextmanager
-def _transparent(
+def _record_paths(
     model: nn.Module, masks: Mapping[str, Tensor], spiking: Callable[[nn.Module], bool]
-) -> Iterator[dict[str, list[tuple[Tensor, Tensor]]]]:
-    """Inside, weights are masks and neurons wires; yields each layer's (input, output) pairs."""
-    seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    hooks = []
-
-    def synaptic(name: str) -> Callable[..., Tensor]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> Tensor:
-            y = _mark(transmit(module, inputs[0], masks[name].to(inputs[0])))
-            y.retain_grad()
-            seen.setdefault(name, []).append((inputs[0].detach(), y))
-            return y
-
-        return hook
-
-    def wire(module: nn.Module, inputs: Any, output: Any) -> Any:
-        return _replace_first(output, inputs[0])
-
-    for name, module in synaptic_layers(model).items():
-        hooks.append(module.register_forward_hook(synaptic(name)))
+) -> Iterator[Pairs]:
+    """Replace weights by masks and neurons by the identity; yield (input, output) per layer."""
+    pairs: Pairs = {}
+    hooks = [
+        module.register_forward_hook(_masked_forward(pairs.setdefault(name, []), masks[name]))
+        for name, module in synaptic_layers(model).items()
+    ]
     hooks += [
-        module.register_forward_hook(wire)
+        module.register_forward_hook(_identity)
         for module in model.modules()
         if spiking(module) or isinstance(module, NORMS)
     ]
     try:
-        yield seen
+        yield pairs
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def living_links(
-    model: nn.Module,
-    example: Tensor,
-    masks: Mapping[str, Tensor],
-    spiking: Callable[[nn.Module], bool] = is_spiking,
-) -> dict[str, tuple[int, int]]:
-    """Return for each layer (links on a path from input to output, links of the dense layer).
+def _masked_forward(pairs: list[tuple[Tensor, Tensor]], mask: Tensor) -> Callable[..., Tensor]:
+    """Return a hook that runs a layer with its mask as weight and adds (input, output)."""
 
-    Reachability by one pass and its gradient: with weights 0 or 1 and neurons as wires, an output
-    is positive if the input reaches it, its gradient is positive if it reaches the readout.
-    """
-    ones = torch.ones_like(example).requires_grad_()
-    try:
-        with (
-            torch.enable_grad(),
-            torch.autocast(example.device.type, enabled=False),  # counts must stay exact
-            _MeanPooling(),
-            _transparent(model, masks, spiking) as seen,
-        ):
-            first_tensor(model(ones)).sum().backward()
-    except (RuntimeError, IndexError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise SpikewireError(
-            f"synapses: this model's links cannot be traced ({reason}); pass synapses=False"
-        ) from error
-    layers = synaptic_layers(model)
-    return {name: _count(layers[name], masks[name], pairs) for name, pairs in seen.items()}
+    def hook(module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        y = _binarize(apply_weight(module, inputs[0], mask.to(inputs[0])))
+        y.retain_grad()
+        pairs.append((inputs[0].detach(), y))
+        return y
+
+    return hook
 
 
-def _count(module: nn.Module, mask: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> tuple[int, int]:
-    """Count links i -> o with i reached and o leading on, each once, whatever the time steps."""
-    size = features(module)
+def _identity(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """Return, as a hook, the first input in place of the first output."""
+    return inputs[0] if isinstance(output, Tensor) else (inputs[0], *output[1:])
 
-    def once(x: Tensor) -> Tensor:
-        return x.gt(0).reshape(-1, *x.shape[x.dim() - size :]).any(0).double()
 
-    reached = torch.stack([once(x) for x, _ in pairs]).amax(0)
-    nothing = torch.zeros_like(pairs[0][1])
-    leads = torch.stack([once(nothing if y.grad is None else y.grad) for _, y in pairs]).amax(0)
-    living = (transmit(module, reached, mask.to(reached)) * leads).sum(dtype=torch.float64)
-    dense = operations(module, torch.ones_like(reached), fan_out(module, torch.ones_like(mask)))
-    return round(float(living)), round(dense)
+def _binarize(x: Tensor) -> Tensor:
+    """Return 1 where x is positive, else 0; the gradient passes, and becomes 0 or 1 as well."""
+    binary = x / x.detach().clamp(min=torch.finfo(x.dtype).tiny)
+    binary.register_hook(lambda grad: (grad > 0).to(grad.dtype))
+    return binary
+
+
+def _count_links(
+    module: nn.Module, mask: Tensor, pairs: list[tuple[Tensor, Tensor]]
+) -> tuple[int, int]:
+    """Count links from reachable inputs to outputs that reach the readout, once over all time."""
+    dims = feature_dims(module)
+
+    def any_positive(x: Tensor) -> Tensor:
+        return x.gt(0).reshape(-1, *x.shape[x.dim() - dims :]).any(0).double()
+
+    gradients = [torch.zeros_like(y) if y.grad is None else y.grad for _, y in pairs]
+    sources = torch.stack([any_positive(x) for x, _ in pairs]).amax(0)
+    sinks = torch.stack([any_positive(grad) for grad in gradients]).amax(0)
+    alive = (apply_weight(module, sources, mask.to(sources)) * sinks).sum(dtype=torch.float64)
+    full = fan_out(module, torch.ones_like(mask))
+    return round(float(alive)), round(count_operations(module, torch.ones_like(sources), full))

@@ -1,1 +1,47 @@
-"""Spiking networks: neurons, layers, models, losses."""
+"""Spiking networks: neurons, layers, models and losses."""
+
+from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.layers import Dropout, Spiking
+from spikewire.nn.losses import LOSSES, ce_per_step, ce_rate, count_correct, mse_rate
+from spikewire.nn.models import MODELS, READOUTS, Model, build
+from spikewire.nn.neurons import (
+    IF,
+    LIF,
+    NEURONS,
+    RESETS,
+    Neuron,
+    NeuronConstants,
+    integrate_and_fire,
+    lif,
+    step,
+)
+from spikewire.nn.surrogates import SURROGATES, Surrogate
+from spikewire.nn.synapses import is_spiking, synaptic_layers
+
+__all__ = [
+    "IF",
+    "LIF",
+    "LOSSES",
+    "MODELS",
+    "NEURONS",
+    "READOUTS",
+    "RESETS",
+    "SURROGATES",
+    "Dropout",
+    "Model",
+    "Neuron",
+    "NeuronConstants",
+    "Spiking",
+    "Surrogate",
+    "build",
+    "ce_per_step",
+    "ce_rate",
+    "count_correct",
+    "integrate_and_fire",
+    "is_spiking",
+    "lif",
+    "mse_rate",
+    "scale_to_fire_",
+    "step",
+    "synaptic_layers",
+]

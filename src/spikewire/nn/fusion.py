@@ -1,4 +1,7 @@
-"""BatchNorm, neurons and max-pool as one operator: on tensors, and found in a row of layers."""
+"""BatchNorm, neurons and max-pool run as one operator of `spikewire.kernels.ops`.
+
+The plain-torch twin of a group is its layers, run one after another.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,10 +14,18 @@ from spikewire.nn.neurons import Neuron
 Group = tuple[nn.Module, ...]
 
 
-def groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
-    """Return the layers in order, BatchNorm2d with its neurons and a 2x2 max-pool in one tuple.
+def find_groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
+    """Group layers that `run_group` can run as one.
 
-    A layer with a hook stays alone: whoever watches its output must see it.
+    A group is a BatchNorm2d followed by neurons and, if present, a 2x2 max-pool. A layer with a
+    hook is never part of a group, so that the hook runs.
+
+    Args:
+        layers: the layers in order.
+        fuse: False: every layer stays alone.
+
+    Returns:
+        All layers in order, as tuples of one, two or three.
     """
     found: list[Group] = []
     for layer in layers:
@@ -27,15 +38,16 @@ def groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
 
 
 def _fires(group: Group, layer: nn.Module) -> bool:
-    return len(group) == 1 and isinstance(layer, Neuron) and _is_norm(group[0]) and _free(layer)
+    fires = isinstance(layer, Neuron) and not _hooked(layer)
+    return fires and len(group) == 1 and _is_norm(group[0])
 
 
 def _pools(group: Group, layer: nn.Module) -> bool:
     return len(group) == 2 and _is_pool(layer)
 
 
-def _free(layer: nn.Module) -> bool:
-    return not (
+def _hooked(layer: nn.Module) -> bool:
+    return bool(
         layer._forward_hooks
         or layer._forward_pre_hooks
         or layer._backward_hooks
@@ -44,24 +56,38 @@ def _free(layer: nn.Module) -> bool:
 
 
 def _is_norm(layer: nn.Module) -> bool:
-    if type(layer) is not nn.BatchNorm2d or not _free(layer):
+    if type(layer) is not nn.BatchNorm2d or _hooked(layer):
         return False
     return layer.affine and layer.track_running_stats and layer.momentum is not None
 
 
 def _is_pool(layer: nn.Module) -> bool:
-    if type(layer) is not nn.MaxPool2d or not _free(layer) or layer.return_indices:
+    if type(layer) is not nn.MaxPool2d or _hooked(layer) or layer.return_indices:
         return False
     fields = layer.kernel_size, layer.stride, layer.padding, layer.dilation
     pairs = [(x, x) if isinstance(x, int) else tuple(x) for x in fields]
     return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not layer.ceil_mode
 
 
-def run(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
-    """Run a group on ``[time, batch, channels, height, width]``; time 1 is a static current.
+def run_group(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
+    """Run a group of two or three layers as one operator.
 
-    The layers keep their parameters and buffers; what they hold changes as if they had run.
+    The layers keep their parameters and buffers; running statistics move as if they had run.
+
+    Args:
+        group: BatchNorm2d, neurons and, if present, a 2x2 max-pool, as `find_groups` returns them.
+        x: currents ``[time, batch, channels, height, width]``; time 1: the same at every step.
+        time_steps: how many time steps to run.
+
+    Returns:
+        Spikes ``[time_steps, batch, channels, height, width]``, height and width halved by a pool.
+
+    Raises:
+        SpikewireError: time is neither 1 nor `time_steps`, an image is smaller than the pool's
+            window, or BatchNorm trains on one value per channel.
     """
+    from spikewire.kernels import ops  # imported here: Triton may not be installed
+
     norm, neuron = group[:2]
     assert isinstance(norm, nn.BatchNorm2d)
     assert isinstance(neuron, Neuron)
@@ -70,31 +96,25 @@ def run(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
         check(min(x.shape[3:]) >= 2, "images", tuple(x.shape), "2x2 or more where pooled")
     images = x.flatten(0, 1)
     mean, variance = _statistics(norm, images)
-    from spikewire.kernels import ops
-
     spikes, _ = ops.fire(
         images,
         mean,
         variance,
         norm.weight,
         norm.bias,
-        norm.eps,
-        norm.training,
-        time_steps,
-        len(x) == 1 < time_steps,
-        len(group) == 3,
-        neuron.tau,
-        neuron.threshold,
-        neuron.rest,
-        neuron.surrogate,
-        neuron.reset,
+        eps=norm.eps,
+        batch_statistics=norm.training,
+        time_steps=time_steps,
+        static=len(x) == 1 < time_steps,
+        pool=len(group) == 3,
+        **neuron.constants.keywords(),
     )
     return spikes.unflatten(0, (time_steps, x.shape[1]))
 
 
 @torch.no_grad()
 def _statistics(norm: nn.BatchNorm2d, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and variance to use; in training move the running ones, as torch does."""
+    """Return the mean and variance to use; in training update the running ones, as torch does."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     if not norm.training:
@@ -107,4 +127,4 @@ def _statistics(norm: nn.BatchNorm2d, images: Tensor) -> tuple[Tensor, Tensor]:
     assert norm.momentum is not None
     norm.num_batches_tracked.add_(1)
     running = norm.running_mean, norm.running_var
-    return ops.statistics(images.detach(), *running, norm.momentum)
+    return ops.statistics(images.detach(), *running, momentum=norm.momentum)

@@ -1,1 +1,60 @@
-"""The pruning contract: what a method author imports."""
+"""The pruning contract: what a method author imports, and nothing else.
+
+A method subclasses `Latent` or `Masked` and declares its hyper-parameters with `setting`; a
+`Pruner` holds what changes during a run. ``docs/adding-a-method.md`` walks through an example.
+"""
+
+from spikewire.errors import SpikewireError, TrainingFailed, check
+from spikewire.fields import document, setting
+from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
+from spikewire.pruning.costs import UseCounter
+from spikewire.pruning.layers import Layer, Targets, prunable
+from spikewire.pruning.masks import apply_masks, connectivity
+from spikewire.pruning.method import Latent, Masked, Method, all_present
+from spikewire.pruning.moments import reset_moments_, warn_of_weight_decay
+from spikewire.pruning.pruner import Pruner
+from spikewire.pruning.selection import (
+    SCOPES,
+    highest_absent,
+    random_mask,
+    require_finite,
+    select_masks,
+    target_count,
+    top_k_mask,
+)
+from spikewire.pruning.updates import drag_, rectify
+from spikewire.schedules import cubic
+
+__all__ = [
+    "ALLOCATIONS",
+    "SCOPES",
+    "Latent",
+    "Layer",
+    "Masked",
+    "Method",
+    "Pruner",
+    "SpikewireError",
+    "Targets",
+    "TrainingFailed",
+    "UseCounter",
+    "all_present",
+    "allocate",
+    "apply_masks",
+    "check",
+    "connectivity",
+    "cubic",
+    "document",
+    "drag_",
+    "highest_absent",
+    "largest_weights",
+    "prunable",
+    "random_mask",
+    "rectify",
+    "require_finite",
+    "reset_moments_",
+    "select_masks",
+    "setting",
+    "target_count",
+    "top_k_mask",
+    "warn_of_weight_decay",
+]

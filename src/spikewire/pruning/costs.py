@@ -1,4 +1,4 @@
-"""What a synapse costs: how often the network uses one weight for one image and time step."""
+"""What one weight costs: how often the network uses it per image and time step."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,72 +10,78 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from spikewire.pruning.layers import Layer
 
-QUIET = 1e-3  # least share of inputs that count as firing, so that nothing is free
+LEAST_ACTIVITY = 1e-3  # fraction of inputs that count as firing at least, so that nothing is free
 
 
-class Uses:
-    """Watches forward passes to write each layer's cost, scaled to a mean of 1 a weight.
+class UseCounter:
+    """Forward hooks that write each layer's cost, scaled to a mean of 1 per weight.
 
-    A linear weight is used once, a convolution's once for every position of its output: one look
-    is enough. Where `looking` is given, only inputs that are not 0 count as uses, and every pass in
-    training for which it is true is looked at.
+    A linear weight is used once, a convolution's once per position of its output: one forward pass
+    is enough.
+
+    Args:
+        model: the model.
+        layers: the pruned layers; the cost is written to ``layer.state["cost"]``.
+        counting: if given, only inputs that are not 0 count as uses, and every forward pass in
+            training mode for which it returns true is counted.
     """
 
     def __init__(
         self,
         model: nn.Module,
         layers: Sequence[Layer],
-        looking: Callable[[], bool] | None = None,
-    ):
-        self.seen: dict[str, list[Tensor | float]] = {}  # each call of a layer; a loop makes many
-        self.mean: dict[str, Tensor | float] = {}  # uses in a call, as last seen
-        self.looking = looking
+        counting: Callable[[], bool] | None = None,
+    ) -> None:
+        self.calls: dict[str, list[Tensor | float]] = {}  # uses per call; a loop makes many calls
+        self.mean: dict[str, Tensor | float] = {}  # uses per call when last counted
+        self.counting = counting
         owners = {id(p): m for m in model.modules() for p in m.parameters(recurse=False)}
         self.hooks = []
         for layer in layers:
-            watch = _Watch(self, layer.name, layer.weight.dim() - 2)
+            hook = _UseHook(self, layer.name, layer.weight.dim() - 2)
             owner = owners[id(layer.weight)]
-            self.hooks.append(owner.register_forward_hook(watch, with_kwargs=True))
+            self.hooks.append(owner.register_forward_hook(hook, with_kwargs=True))
 
-    def settle(self, layers: Sequence[Layer]) -> None:
-        """Write ``layer.state["cost"]`` from what was seen; stop watching if one look is enough."""
-        if not self.hooks or not self.seen:
+    def update_costs_(self, layers: Sequence[Layer]) -> None:
+        """Write ``layer.state["cost"]`` from the passes counted since the last call."""
+        if not self.hooks or not self.calls:
             return
-        self.mean |= {name: sum(calls) / len(calls) for name, calls in self.seen.items()}
-        self.seen = {}
+        self.mean |= {name: sum(calls) / len(calls) for name, calls in self.calls.items()}
+        self.calls = {}
         uses = [self.mean.get(layer.name, 1) for layer in layers]
         sizes = [layer.weight.numel() for layer in layers]
         mean = sum(u * n for u, n in zip(uses, sizes, strict=True)) / sum(sizes)
         for layer, count in zip(layers, uses, strict=True):
             layer.state["cost"].copy_(torch.as_tensor(count / mean))
-        if self.looking is None:
-            self.stop()
+        if self.counting is None:  # the numbers of positions do not change
+            self.remove()
 
-    def stop(self) -> None:
-        """Remove the hooks."""
+    def remove(self) -> None:
+        """Remove the forward hooks."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
 
 
-class _Watch:
-    """The hook on one layer. A copy of the layer, deep or pickled, has one that watches nothing."""
+class _UseHook:
+    """The hook on one layer. A copy of the layer, deep or pickled, has one that counts nothing."""
 
-    def __init__(self, uses: Uses, name: str, kernel: int):
-        self.uses, self.name, self.kernel = uses, name, kernel
+    def __init__(self, counter: UseCounter, name: str, kernel: int) -> None:
+        self.counter, self.name, self.kernel = counter, name, kernel
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"uses": None}
+        return {"counter": None}
 
     @torch.no_grad()
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inputs = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        if self.uses is None or inputs is None or not isinstance(output, Tensor):
+        if self.counter is None or inputs is None or not isinstance(output, Tensor):
             return
         image = inputs if isinstance(module, _ConvTransposeNd) else output
         uses = math.prod(image.shape[-self.kernel :]) if self.kernel > 0 else 1
-        if self.uses.looking is not None:
-            if not (module.training and self.uses.looking()):
+        if self.counter.counting is not None:
+            if not (module.training and self.counter.counting()):
                 return
-            uses = uses * (torch.count_nonzero(inputs) / inputs.numel()).clamp(min=QUIET)
-        self.uses.seen.setdefault(self.name, []).append(uses)
+            active = torch.count_nonzero(inputs) / inputs.numel()
+            uses = uses * active.clamp(min=LEAST_ACTIVITY)
+        self.counter.calls.setdefault(self.name, []).append(uses)

@@ -1,16 +1,28 @@
-"""A seal on a weight: tells whether anyone but the optimizer wrote to it since it was set."""
+"""Detection of writes to a pruned weight from outside spikewire."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+from spikewire.errors import SpikewireError
+from spikewire.pruning.layers import Layer
+
+_INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bit_view(tensor: Tensor) -> Tensor:
+    """Return the bits of a tensor as integers of the same size, sharing its memory."""
+    return tensor.view(_INTEGER_OF_SIZE[tensor.element_size()])
 
 
 @dataclass
 class WriteGuard:
-    """What is remembered of a weight; the checksum, the only part that costs time, now and then."""
+    """What is remembered of a weight to detect a write: version, storage, dtype, device, checksum.
+
+    The checksum is the only part that costs time, so it is not taken at every step.
+    """
 
     version: int
     pointer: int
@@ -20,12 +32,12 @@ class WriteGuard:
 
     @classmethod
     def of(cls, weight: Tensor, deep: bool = False) -> "WriteGuard":
-        """Guard `weight` as it is; `deep` also sums its bits, which detects `.data` writes."""
-        total = _checksum(weight) if deep else None
-        return cls(weight._version, weight.data_ptr(), weight.dtype, weight.device, total)
+        """Return the guard of `weight`; `deep` adds a checksum, which detects `.data` writes."""
+        checksum = _checksum(weight) if deep else None
+        return cls(weight._version, weight.data_ptr(), weight.dtype, weight.device, checksum)
 
-    def broken(self, weight: Tensor) -> str | None:
-        """Return what happened to the weight, or None."""
+    def violation(self, weight: Tensor) -> str | None:
+        """Return what happened to the weight since, or None."""
         if weight.dtype != self.dtype:
             return f"dtype went from {self.dtype} to {weight.dtype}"
         if weight.device != self.device:
@@ -40,4 +52,30 @@ class WriteGuard:
 
 
 def _checksum(weight: Tensor) -> Tensor:
-    return weight.detach().view(_INTEGER[weight.element_size()]).sum(dtype=torch.int64)
+    return bit_view(weight.detach()).sum(dtype=torch.int64)
+
+
+class Guards:
+    """The guards of all pruned layers of one pruner."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.of_layer: dict[str, WriteGuard] = {}
+
+    def renew(self, layers: Sequence[Layer], deep: bool) -> None:
+        """Remember the weights as they are now; `deep` also takes their checksums."""
+        self.of_layer.update({x.name: WriteGuard.of(x.weight, deep) for x in layers})
+
+    def check(self, layers: Sequence[Layer]) -> None:
+        """Raise if one of the weights was written since.
+
+        Raises:
+            SpikewireError: naming the layer and what happened to it.
+        """
+        for layer in layers:
+            if reason := self.of_layer[layer.name].violation(layer.weight):
+                raise SpikewireError(
+                    f"{layer.name}: was modified outside spikewire ({reason}) while {self.method} "
+                    "prunes it; load weights before attach(), call pruner.load_state_dict() last, "
+                    "or write inside `with pruner.editing():`"
+                )

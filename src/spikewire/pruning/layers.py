@@ -1,4 +1,4 @@
-"""Which weights of a model a method rewires, and which optimizer moves each of them."""
+"""Which weights of a model are pruned, and which optimizer moves each of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +10,25 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spikewire.errors import SpikewireError, check, unknown
+from spikewire.nn.synapses import SYNAPTIC
 
-managed = WeakTensorKeyDictionary()  # weights some method has; no mark that a copy would carry
+managed = WeakTensorKeyDictionary()  # weights some pruner has; a copy of one is not in it
 
 Targets = Callable[[str, nn.Module], bool] | str | Sequence[str] | Mapping[str, float]
 
 
 @dataclass(eq=False)
 class Layer:
-    """One prunable weight, the optimizer that moves it, and what a method remembers about it."""
+    """One pruned weight, the optimizer that moves it, and a method's state for it.
+
+    Attributes:
+        name: name of the parameter in the model.
+        weight: the parameter: what the network sees.
+        optimizer: the optimizer that moves it.
+        group: index of its group in ``optimizer.param_groups``.
+        connectivity: target of this layer alone; None where it is the method's.
+        state: a method's tensors, by name; saved and loaded with the pruner's state.
+    """
 
     name: str
     weight: nn.Parameter
@@ -29,33 +39,47 @@ class Layer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The optimizer's live group: `load_state_dict` replaces the dict, so it is never kept."""
+        """The optimizer's group of this weight, read now: `load_state_dict` replaces the dict."""
         return self.optimizer.param_groups[self.group]
 
     @property
-    def lr(self) -> float:
-        """The rate of this very step."""
+    def lr(self) -> Any:
+        """The learning rate of this step: a float, or a tensor where the optimizer has one."""
         return self.options["lr"]
 
     @property
     def grad(self) -> Tensor:
-        """The gradient, unscaled where a GradScaler left that to a fused optimizer."""
+        """The gradient, unscaled where a GradScaler leaves that to a fused optimizer."""
         assert self.weight.grad is not None
         scale = getattr(self.optimizer, "grad_scale", None)
         return self.weight.grad if scale is None else self.weight.grad / scale
 
 
 def prunable(name: str, module: nn.Module) -> bool:
-    """Tell whether a module's `weight` is a synaptic matrix: conv or linear, not depthwise."""
-    if isinstance(module, nn.modules.conv._ConvNd):
-        return not (module.groups > 1 and module.groups == module.in_channels)
-    return isinstance(module, nn.Linear)
+    """Return whether a module's `weight` is pruned by default: conv and linear, not depthwise.
+
+    Args:
+        name: name of the module; not used, so that a predicate of yours may use it.
+        module: the module.
+    """
+    groups = getattr(module, "groups", 1)
+    depthwise = groups > 1 and groups == getattr(module, "in_channels", 0)
+    return isinstance(module, SYNAPTIC) and not depthwise
 
 
 def find_layers(
     model: nn.Module, optimizers: Iterable[Optimizer], targets: Targets
 ) -> tuple[list[Layer], list[str]]:
-    """Return the chosen layers, and the names of raw matrices that were not looked at."""
+    """Return the layers to prune, and the names of matrices outside conv and linear layers.
+
+    Args:
+        model: the model.
+        optimizers: the optimizers that move its weights.
+        targets: see `Method.attach`.
+
+    Raises:
+        SpikewireError: if there is nothing to prune, or a target cannot be pruned.
+    """
     owners = {
         id(weight): (optimizer, index)
         for optimizer in optimizers
@@ -78,7 +102,7 @@ def find_layers(
 def _choose(
     model: nn.Module, parameters: dict[str, nn.Parameter], targets: Targets
 ) -> dict[str, float | None]:
-    """Map each chosen parameter's name to its own connectivity, None where none was given."""
+    """Map the name of each target to its own connectivity, None where it has none."""
     rule = targets if callable(targets) else prunable
     fit = [
         f"{name}.weight" if name else "weight"
@@ -91,10 +115,10 @@ def _choose(
         chosen.update(dict.fromkeys(fit))
     elif parameters:
         for pattern in [targets] if isinstance(targets, str) else targets:
-            share = targets[pattern] if isinstance(targets, Mapping) else None
-            if share is not None:
-                check(0 < share <= 1, f"targets[{pattern!r}]", share, "a connectivity in (0, 1]")
-            chosen.update(dict.fromkeys(_named(pattern, fit, parameters), share))
+            own = targets[pattern] if isinstance(targets, Mapping) else None
+            if own is not None:
+                check(0 < own <= 1, f"targets[{pattern!r}]", own, "a connectivity in (0, 1]")
+            chosen.update(dict.fromkeys(_named(pattern, fit, parameters), own))
     if not chosen:
         candidates = ", ".join(name for name, p in parameters.items() if _is_matrix(p))
         raise SpikewireError(
@@ -105,7 +129,7 @@ def _choose(
 
 
 def _named(pattern: str, fit: list[str], parameters: Iterable[str]) -> list[str]:
-    """Return the fit weights that match; an exact name picks any parameter at all."""
+    """Return the prunable weights that match; an exact name picks any parameter."""
     found = [name for name in fit if _matches(name, pattern)]
     found = found or [name for name in parameters if name in (pattern, f"{pattern}.weight")]
     if not found:
@@ -114,7 +138,7 @@ def _named(pattern: str, fit: list[str], parameters: Iterable[str]) -> list[str]
 
 
 def _is_matrix(weight: nn.Parameter) -> bool:
-    """Tell synapses from biases and scales; a lazy weight has no shape yet and is refused later."""
+    """Return whether it is a matrix of synapses; a lazy weight has no shape yet, refused later."""
     return isinstance(weight, nn.parameter.UninitializedParameter) or weight.dim() >= 2
 
 
@@ -123,7 +147,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _is_module_weight(model: nn.Module, name: str) -> bool:
-    """Tell raw matrices (recurrent cells, attention) from the `weight` of an ordinary module."""
+    """Return whether it is the `weight` of a module, not a matrix of a cell or of attention."""
     if name.rpartition(".")[2] != "weight":
         return False
     owner = model.get_submodule(name.rpartition(".")[0])
@@ -135,7 +159,7 @@ def _refuse_unfit(name: str, weight: nn.Parameter) -> None:
         raise SpikewireError(f"{name}: is lazy; run one forward pass before attach()")
     if not weight.requires_grad:
         raise SpikewireError(
-            f"{name}: is frozen (requires_grad is False); thaw it or leave it out of targets"
+            f"{name}: is frozen (requires_grad is False); unfreeze it or leave it out of targets"
         )
     if not weight.is_floating_point():
         raise SpikewireError(
@@ -145,6 +169,4 @@ def _refuse_unfit(name: str, weight: nn.Parameter) -> None:
     if sharded or hasattr(weight, "_is_flat_param"):
         raise SpikewireError(f"{name}: is an FSDP shard; wrap with DistributedDataParallel instead")
     if weight in managed:
-        raise SpikewireError(
-            f"{name}: another method manages or holds it; call its finish() or detach() first"
-        )
+        raise SpikewireError(f"{name}: another pruner has it; call its finish() or detach() first")

@@ -1,6 +1,6 @@
-"""Where to cut: exact selection over one tensor or over all layers at once, without a sort.
+"""Exact top-k masks, in one layer or across layers, without a sort.
 
-On a GPU only `sound` waits for the device. Scores must not be NaN.
+On a GPU only `require_finite` waits for the device. Scores must not be NaN.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,15 +10,14 @@ from torch import Tensor
 
 from spikewire.errors import TrainingFailed
 from spikewire.kernels import same_layout
+from spikewire.pruning.integrity import bit_view
 from spikewire.pruning.layers import Layer
 
 SCOPES = ("global", "layer")
 
-_BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
-
 
 def target_count(connectivity: float, total: int) -> int:
-    """Return the synapses that `connectivity` asks of `total`, never none."""
+    """Return how many of `total` synapses a connectivity means: rounded, at least one."""
     return min(total, max(1, round(connectivity * total)))
 
 
@@ -26,27 +25,27 @@ def kth_largest(values: Tensor, k: int) -> Tensor:
     """Return the k-th largest of `values` (k from 1), as a 0-d tensor."""
     flat = values.detach().flatten()
     if same_layout(flat):
-        from spikewire.kernels import weights  # needs Triton, which need not be there
+        from spikewire.kernels import selection  # imports Triton, which is optional
 
-        return weights.kth_largest(flat, k)
+        return selection.kth_largest(flat, k)
     return bisect(flat, k) if flat.is_cuda else select(flat, k)
 
 
 def select(flat: Tensor, k: int) -> Tensor:
-    """Partition, as the CPU does best."""
+    """Return the k-th largest by partition, the fastest way on a CPU."""
     return flat.kthvalue(flat.numel() - k + 1).values
 
 
 def bisect(flat: Tensor, k: int) -> Tensor:
-    """Bisect the bit pattern, whose integer order is the order of the floats.
+    """Return the k-th largest by bisecting the bit pattern, whose integer order is the floats'.
 
-    One counting pass a bit, and no answer is read back: a GPU is not waited for.
+    One counting pass per bit; no result is read back, so a GPU is not waited for.
     """
-    wide = flat if flat.dtype in _BITS else flat.float()
-    kind = _BITS[wide.dtype]
-    keys = _ordered(wide.view(kind))
-    top = torch.iinfo(kind).bits - 1
-    low = torch.full((), torch.iinfo(kind).min, dtype=kind, device=flat.device)
+    wide = flat if flat.dtype in (torch.float64, torch.float32) else flat.float()
+    keys = _ordered(bit_view(wide))
+    limits = torch.iinfo(keys.dtype)
+    top = limits.bits - 1
+    low = torch.full((), limits.min, dtype=keys.dtype, device=flat.device)
     for bit in range(top, -1, -1):
         # the first step, from the minimum by 2^top, is to 0: written out, it would overflow
         step = torch.zeros_like(low) if bit == top else low + (1 << bit)
@@ -60,32 +59,59 @@ def _ordered(bits: Tensor) -> Tensor:
 
 
 def require_finite(scores: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the scores; raise where one is not finite: a cut would hide that training failed."""
+    """Return the scores; a selection would hide that training has failed.
+
+    Raises:
+        TrainingFailed: if one of them is infinite or NaN.
+    """
     if not all(bool(score.isfinite().all()) for score in scores):
         raise TrainingFailed("weights are not finite any more; try a lower lr")
     return scores
 
 
+def random_mask(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return a mask of `count` places drawn at random, without repetition, where `allowed`."""
+    places = allowed.flatten().nonzero().flatten()
+    order = torch.randperm(places.numel(), generator=generator, device=allowed.device)
+    chosen = torch.zeros(allowed.numel(), dtype=torch.bool, device=allowed.device)
+    chosen[places[order[:count]]] = True
+    return chosen.view_as(allowed)
+
+
 def top_k_mask(scores: Tensor, count: int) -> Tensor:
-    """Return the mask of the `count` highest scores, exactly; ties go to the lower index."""
+    """Return the mask of the `count` highest scores of one tensor.
+
+    Args:
+        scores: one score per synapse, any shape.
+        count: how many to keep; 0 or less keeps none, the size or more keeps all.
+
+    Returns:
+        A bool tensor of the same shape with exactly `count` True; ties go to the lower index.
+    """
     if count <= 0 or count >= scores.numel():
         return torch.full_like(scores, count > 0, dtype=torch.bool)
     flat = scores.detach().flatten()
     return mask_from_threshold(flat, kth_largest(flat, count), count).view_as(scores)
 
 
-def mask_from_threshold(flat: Tensor, least: Tensor, count: int) -> Tensor:
-    """Return the mask of all above `least` and the first that equal it, `count` altogether."""
+def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int) -> Tensor:
+    """Return the mask of scores above `threshold` and the first equal to it, `count` in total."""
     if same_layout(flat):
-        from spikewire.kernels import weights
+        from spikewire.kernels import selection
 
-        return weights.mask_from_threshold(flat, least, count)
-    above, tied = flat > least, flat == least
+        return selection.mask_from_threshold(flat, threshold, count)
+    above, tied = flat > threshold, flat == threshold
     return above | (tied & (tied.cumsum(0, dtype=torch.int32) <= count - above.sum()))
 
 
-def choose(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[Tensor]:
-    """Return masks of the `count` highest scores over all layers, each layer at least its floor."""
+def top_k_masks(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[Tensor]:
+    """Return the masks of the `count` highest scores over all layers together.
+
+    Args:
+        scores: one tensor per layer.
+        count: how many to keep in total; at least the sum of the floors.
+        floors: least number of synapses per layer.
+    """
     flat = torch.cat([score.detach().flatten() for score in scores])
     sizes = [score.numel() for score in scores]
     count = max(count, sum(floors))
@@ -97,10 +123,10 @@ def choose(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[
     return [part.view_as(score) for part, score in zip(parts, scores, strict=True)]
 
 
-def levels(scores: Sequence[Tensor], masks: Sequence[Tensor]) -> list[Tensor]:
-    """Return for each layer the highest score left out, 0 where none is.
+def highest_absent(scores: Sequence[Tensor], masks: Sequence[Tensor]) -> list[Tensor]:
+    """Return for each layer the highest score that its mask leaves out, 0 where none is.
 
-    ``score - level > 0`` is then the mask again, ties apart.
+    ``score - highest_absent > 0`` is then the mask again, except for ties.
     """
     highest = [
         torch.where(mask, -torch.inf, score).amax()
@@ -109,18 +135,29 @@ def levels(scores: Sequence[Tensor], masks: Sequence[Tensor]) -> list[Tensor]:
     return [torch.where(level.isfinite(), level, 0.0) for level in highest]
 
 
-def wire(
+def select_masks(
     layers: Sequence[Layer],
     scores: Sequence[Tensor],
-    share: Callable[[Layer], float],
+    connectivity: Callable[[Layer], float],
     scope: str = "global",
     floor: float = 0.1,
 ) -> list[Tensor]:
-    """Return exact masks of the highest scores.
+    """Return exact masks of the highest scores, in each layer or across layers.
 
-    Layers compete for one budget (scope ``global``), except those given a connectivity of their
-    own; with scope ``layer`` every layer keeps its share. In the competition no layer falls under
-    `floor` of its even share, nor under one synapse.
+    Args:
+        layers: the pruned layers.
+        scores: one tensor per layer, of the shape of its weight.
+        connectivity: the fraction of a layer's synapses to keep, often ``pruner.target_of``.
+        scope: ``"global"``: layers compete for one budget, except those with a connectivity of
+            their own; ``"layer"``: each keeps its own fraction.
+        floor: in the competition no layer falls below this part of its even fraction, nor below one
+            synapse.
+
+    Returns:
+        One bool mask per layer; the total is exact.
+
+    Example:
+        >>> masks = select_masks(layers, [x.weight.abs() for x in layers], pruner.target_of)
     """
     masks: dict[int, Tensor] = {}
     rivals = []
@@ -128,10 +165,10 @@ def wire(
         if scope == "global" and layer.connectivity is None:
             rivals.append(i)
         else:
-            masks[i] = top_k_mask(score, target_count(share(layer), score.numel()))
+            masks[i] = top_k_mask(score, target_count(connectivity(layer), score.numel()))
     if rivals:
-        even = [share(layers[i]) * scores[i].numel() for i in rivals]
+        even = [connectivity(layers[i]) * scores[i].numel() for i in rivals]
         floors = [max(1, int(floor * count)) for count in even]
-        chosen = choose([scores[i] for i in rivals], round(sum(even)), floors)
+        chosen = top_k_masks([scores[i] for i in rivals], round(sum(even)), floors)
         masks.update(zip(rivals, chosen, strict=True))
     return [masks[i] for i in range(len(scores))]

@@ -5,21 +5,28 @@ from pathlib import Path
 
 from spikewire.errors import unknown
 from spikewire.files import atomic_write, io_errors
-from spikewire.report import page, text
-from spikewire.report.figures import FIGURES, draw_all
+from spikewire.report import markdown, page
+from spikewire.report.figures import FIGURES, plot_all
+from spikewire.report.frontier import plot_frontier
+from spikewire.report.paper import plot_paper
 from spikewire.report.runs import Run, find, load
-from spikewire.report.style import DARK, LIGHT, Plot, render
+from spikewire.report.style import DARK, LIGHT, Plot, Theme, render
 
 FORMATS = ("html", "md")
 
 __all__ = [
+    "DARK",
     "FIGURES",
     "FORMATS",
+    "LIGHT",
     "Plot",
     "Run",
-    "draw_all",
+    "Theme",
     "find",
     "load",
+    "plot_all",
+    "plot_frontier",
+    "plot_paper",
     "render",
     "save_figures",
     "write",
@@ -30,30 +37,61 @@ def write(
     paths: Iterable[str | Path],
     out: str | Path,
     *,
-    form: str = "html",
+    format: str = "html",
     title: str = "Runs",
     refresh: int = 0,
 ) -> list[Run]:
-    """Write the report of all runs at or under `paths` to `out`; return the runs."""
-    if form not in FORMATS:
-        raise unknown("--format", form, FORMATS)
-    runs = find(paths)
-    where = Path(out)
-    content = page.build(runs, title, refresh) if form == "html" else text.build(runs, title)
-    with io_errors(where), atomic_write(where) as file:
-        file.write(content.encode(errors="replace"))  # names of files may hold any bytes
+    """Write the report of all runs at or below the given paths.
+
+    Args:
+        paths: Run directories, or folders that contain them, up to three levels deep.
+        out: The file to write; an existing one is replaced.
+        format: ``"html"`` or ``"md"``.
+        title: The heading.
+        refresh: Seconds after which an open HTML page reloads itself; 0 for never.
+
+    Returns:
+        The runs in the report.
+
+    Raises:
+        SpikewireError: The format is unknown, a path contains no run, or the file cannot be
+            written.
+
+    Example:
+        >>> spikewire.report.write(["runs"], "report.html", title="Digits")
+    """
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    runs, path = find(paths), Path(out)
+    content = page.build(runs, title, refresh) if format == "html" else markdown.build(runs, title)
+    with io_errors(path), atomic_write(path) as file:
+        file.write(content.encode(errors="replace"))  # file names may contain any bytes
     return runs
 
 
 def save_figures(plots: Iterable[Plot], out: str | Path) -> list[Path]:
-    """Write each figure as SVG and PNG, light and dark, under `out`; return the light SVGs."""
+    """Write figures as SVG and PNG, each in a light and a dark version.
+
+    Args:
+        plots: Figures, as returned by `plot_all` or `plot_paper`.
+        out: The folder; it is created if necessary. Files are named after `Plot.key`.
+
+    Returns:
+        The paths of the light SVG files.
+
+    Raises:
+        SpikewireError: A file cannot be written.
+
+    Example:
+        >>> save_figures(plot_all(find(["runs"])), "figures")
+    """
     folder = Path(out)
     written = []
     with io_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for plot in plots:
-            for theme, tail in ((LIGHT, ""), (DARK, "-dark")):
+            for theme, suffix in ((LIGHT, ""), (DARK, "-dark")):
                 for kind in ("svg", "png"):
-                    (folder / f"{plot.key}{tail}.{kind}").write_bytes(render(plot, theme, kind))
+                    (folder / f"{plot.key}{suffix}.{kind}").write_bytes(render(plot, theme, kind))
             written.append(folder / f"{plot.key}.svg")
     return written

@@ -30,7 +30,7 @@ function sortBy(head) {
   const column = head.cellIndex;
   rows.sort((a, b) => {
     const [one, two] = [value(a, column), value(b, column)];
-    if (one === "" || two === "") return (one === "") - (two === ""); // what is missing comes last
+    if (one === "" || two === "") return (one === "") - (two === ""); // missing values come last
     return sign * compare(one, two);
   });
   table.tBodies[0].append(...rows);

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no request leaves it, and all text in it is text."""
+"""The report as one self-contained HTML page: no requests, and all names are escaped."""
 
 import json
 from collections.abc import Sequence
@@ -7,20 +7,28 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from spikewire.report.figures import draw_all
+from spikewire.report.figures import plot_all
 from spikewire.report.runs import Run
-from spikewire.report.style import Plot, inline
-from spikewire.report.table import COLUMNS, cards, missing, show
+from spikewire.report.style import Plot, inline_svg
+from spikewire.report.table import COLUMNS, cards, format_value, is_missing
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-
-NOTHING = "<p>No run has finished an epoch yet.</p>"
+NO_FIGURES = "<p>No run has finished an epoch yet.</p>"
 
 
 def build(runs: Sequence[Run], title: str = "Runs", refresh: int = 0) -> str:
-    """Return the page; with `refresh` it loads itself again every so many seconds."""
-    plots = draw_all(runs)
-    again = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
+    """Return the page.
+
+    Args:
+        runs: Runs, as returned by `find`.
+        title: The heading.
+        refresh: Seconds after which an open page reloads itself; 0 for never.
+
+    Returns:
+        The HTML text.
+    """
+    plots = plot_all(runs)
+    reload = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"""<!doctype html>
 <html lang="en">
@@ -28,13 +36,13 @@ def build(runs: Sequence[Run], title: str = "Runs", refresh: int = 0) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
-{again}<link rel="icon" href="data:,">
+{reload}<link rel="icon" href="data:,">
 <title>{escape(title)} · spikewire</title>
-<style>{_asset("page.css")}</style>
+<style>{_read_asset("page.css")}</style>
 </head>
 <body>
 <header>
-<div><h1>{escape(title)}</h1><p class="lead">{escape(_lead(runs))}</p></div>
+<div><h1>{escape(title)}</h1><p class="lead">{escape(_summary(runs))}</p></div>
 <button id="theme" type="button" aria-label="Switch between light and dark">◐</button>
 </header>
 <main>
@@ -42,25 +50,26 @@ def build(runs: Sequence[Run], title: str = "Runs", refresh: int = 0) -> str:
 <h2 id="table">Runs</h2>
 {_table(runs)}
 <h2 id="figures">Figures</h2>
-<div class="figures">{"".join(map(_figure, plots)) or NOTHING}</div>
+<div class="figures">{"".join(map(_figure, plots)) or NO_FIGURES}</div>
 <h2 id="settings">Settings, machine and command of each run</h2>
 <div class="panel">{"".join(map(_details, runs))}</div>
 </main>
-<footer>Made by spikewire on {now}. Fractions are by mask, not by non-zero weights.</footer>
-<script>{_asset("page.js")}</script>
+<footer>Made by spikewire on {now}.
+Connectivity is counted by masks, not by non-zero weights.</footer>
+<script>{_read_asset("page.js")}</script>
 </body>
 </html>
 """
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return resources.files("spikewire.report").joinpath(name).read_text("utf-8")
 
 
-def _lead(runs: Sequence[Run]) -> str:
+def _summary(runs: Sequence[Run]) -> str:
     done = sum(run.state == "finished" for run in runs)
-    sets = sorted({run.config.dataset for run in runs if run.config})
-    text = f"{len(runs)} run{'s' * (len(runs) != 1)} on {', '.join(sets) or 'unknown data'}"
+    datasets = sorted({run.config.dataset for run in runs if run.config})
+    text = f"{len(runs)} run{'s' * (len(runs) != 1)} on {', '.join(datasets) or 'unknown data'}"
     return text if done == len(runs) else f"{text}; {done} finished"
 
 
@@ -91,8 +100,8 @@ def _row(run: Run) -> str:
     cells = []
     for column in COLUMNS:
         value = column.value(run)
-        raw = "" if missing(value) else value
-        text = escape(show(column, value))
+        raw = "" if is_missing(value) else value
+        text = escape(format_value(column, value))
         cells.append(f'<td class="{column.kind}" data-value="{escape(str(raw))}">{text}</td>')
     return f'<tr class="{run.state}">{"".join(cells)}</tr>'
 
@@ -104,15 +113,15 @@ def _figure(plot: Plot) -> str:
     )
     return f"""<figure id="{plot.key}">
 <h3 id="{plot.key}-title">{escape(plot.title)}</h3>
-{inline(plot)}
+{inline_svg(plot)}
 <figcaption>{escape(plot.caption)}</figcaption>
 <div class="save" role="group" aria-label="Data behind this figure">{saves}</div>
-<script type="application/json" id="{plot.key}-data">{embedded(plot.data)}</script>
+<script type="application/json" id="{plot.key}-data">{_embed_json(plot.data)}</script>
 </figure>"""
 
 
-def embedded(data: Any) -> str:
-    """Return JSON that no HTML parser can mistake for markup."""
+def _embed_json(data: Any) -> str:
+    """Return JSON without characters that HTML reads as markup."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

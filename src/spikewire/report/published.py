@@ -1,4 +1,4 @@
-"""Figures other people published, to be drawn beside ours: (connectivity %, accuracy %).
+"""Published results, drawn next to ours: (connectivity in %, accuracy in %).
 
 Connectivity counts weights, except where a label says synapses. Sources: the Grad R paper's tables
 (IJCAI 2021), STDS's public logs (ICML 2022, last epoch), UPR (ICLR 2024), CH-SNN (ICLR 2026).

@@ -1,6 +1,5 @@
-"""Run directories as the report sees them: whatever is damaged is said, and stops nothing."""
+"""Runs as the report reads them: a damaged run is listed with its problem, the others are read."""
 
-import json
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,16 +9,26 @@ from typing import Any
 
 from spikewire.config import Config, settings
 from spikewire.errors import SpikewireError
+from spikewire.runs.environment import read_environment
 from spikewire.runs.rundir import CONFIG, ENV, METRICS, RunDir
 from spikewire.runs.traces import Traces
 
-DEPTH = 3  # folders below the one given in which runs are looked for
-POINTS = 1000  # epochs of a run that a curve shows at most
+SEARCH_DEPTH = 3  # levels of folders below a given path in which runs are searched
+MAX_EPOCHS = 1000  # epochs of one run that a curve shows at most
 
 
 @dataclass
 class Run:
-    """One run; `problem` says in a line why some of it is missing."""
+    """One run directory, as far as it can be read.
+
+    Args:
+        path: The run directory.
+        config: The settings; None if they cannot be read.
+        env: Versions, machine and command, from ``env.json``.
+        history: One row of metrics per epoch.
+        finished: Whether the trained network was written.
+        problem: Why parts of the run are missing, in one line; empty if none is.
+    """
 
     path: Path
     config: Config | None = None
@@ -30,41 +39,41 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The directory's name."""
+        """Name of the directory."""
         return self.path.name
 
     @property
     def last(self) -> dict[str, Any]:
-        """The line of the last epoch, with the accuracy of the last that was tested."""
+        """Metrics of the last epoch, with the accuracy of the last epoch that was tested."""
         tested = (row["accuracy"] for row in reversed(self.history) if row["accuracy"] is not None)
         return {**self.history[-1], "accuracy": next(tested, None)} if self.history else {}
 
     @property
     def curve(self) -> list[dict[str, Any]]:
-        """The lines to draw: all, or of a very long run evenly spaced ones up to the last."""
-        return thinned(self.history)
+        """Rows to draw: all, or evenly spaced ones up to the last if there are very many."""
+        return thin_out(self.history)
 
     @property
     def state(self) -> str:
-        """One word for the table."""
+        """One of finished, unfinished, damaged."""
         if self.problem:
             return "damaged"
         return "finished" if self.finished else "unfinished"
 
     @property
     def measured(self) -> dict[str, Any]:
-        """What the last traced epoch cost and how it fired."""
+        """Costs and firing rates of the last epoch at which they were measured."""
         found = (row["measured"] for row in reversed(self.history) if row.get("measured"))
         return next(found, {})
 
     @property
     def usable(self) -> bool:
-        """Whether there is anything to draw."""
+        """Whether the run can be drawn: its settings are readable and it has been tested."""
         return self.config is not None and self.last.get("accuracy") is not None
 
     @cached_property
     def traces(self) -> Traces | None:
-        """The distributions, read when a figure asks for them."""
+        """Distributions over training, read on first use; None if missing or damaged."""
         try:
             arrays = RunDir(self.path).load_traces()
             return Traces.of(arrays) if arrays else None
@@ -72,73 +81,80 @@ class Run:
             return None
 
     @property
-    def knob(self) -> str:
-        """What sets it apart within its method: the penalty or the connectivity asked for."""
+    def setting(self) -> str:
+        """The target connectivity or the penalty α, which distinguishes runs of one method."""
         if self.config is None:
             return ""
-        if self.config.asked is not None:
-            return f"{100 * self.config.asked:g} %"
+        if self.config.target is not None:
+            return f"{100 * self.config.target:g}%"
         alpha = self.config.options.get("alpha")
         return "" if alpha is None else f"α = {alpha:g}"
 
     @property
     def label(self) -> str:
-        """Method and knob, for legends."""
-        return f"{self.config.method} {self.knob}".strip() if self.config else self.name
+        """Method and setting, for legends."""
+        return f"{self.config.method} {self.setting}".strip() if self.config else self.name
 
     @property
     def recipe(self) -> tuple[str, ...]:
-        """Its settings that decide the outcome, without the seed: equal for repeats of one run."""
+        """Settings that decide the result, without the seed: equal for repetitions of one run."""
         lines = self.config.to_toml().splitlines() if self.config else []
         other = {"seed"} | {key for key, rule in settings().items() if rule.metadata.get("free")}
         return tuple(line for line in lines if line.split(" = ")[0] not in other)
 
     @property
-    def schooling(self) -> tuple[str, ...]:
-        """How it was trained, whatever its method's fields; asked connectivity or not."""
+    def training_key(self) -> tuple[str, ...]:
+        """The recipe without the method's fields, and whether there is a target connectivity."""
         lines = self.recipe
         end = next((i for i, line in enumerate(lines) if line.startswith("[")), len(lines))
-        return (*lines[:end], str(self.config is not None and self.config.asked is not None))
+        return (*lines[:end], str(self.config is not None and self.config.target is not None))
 
     @property
     def command(self) -> str:
-        """The command that made it, else one that repeats it from its config."""
+        """The command that started the run, else one that repeats it from its settings."""
         words = self.env.get("command")
         if isinstance(words, list) and len(words) > 1:
             return shlex.join(["spikewire", *map(str, words[1:])])
         return shlex.join(["spikewire", "train", "--config", str(self.path / CONFIG)])
 
 
-def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return at most so many lines as a curve shows, evenly spaced, the last among them."""
-    apart = -(-len(rows) // POINTS) or 1
-    return rows[(len(rows) - 1) % apart :: apart]
+# ---------------------------------------------------------------------- reading
 
 
 def load(path: str | Path) -> Run:
-    """Read one run directory, as far as it can be read."""
+    """Read one run directory, as far as it can be read.
+
+    Args:
+        path: The run directory.
+
+    Returns:
+        The run; `Run.problem` names what could not be read.
+
+    Example:
+        >>> run = load("runs/digits-1")
+        >>> run.state, run.last["accuracy"]
+    """
     run = Run(Path(path))
-    folder = RunDir(run.path)
     problems = []
     try:
         run.config = RunDir.open(run.path).config()
     except SpikewireError as error:
         problems.append(str(error))
     try:
-        run.history = [row for row in folder.history() if _whole(row)]
+        run.history = [row for row in RunDir(run.path).history() if _is_complete(row)]
     except (SpikewireError, OSError) as error:
         problems.append(str(error))
     try:
-        env = json.loads((run.path / ENV).read_text("utf-8"))
-        run.env = env if isinstance(env, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        problems.append(f"{ENV}: is missing or damaged")
-    run.finished = folder.finished
+        run.env = read_environment(run.path / ENV)
+    except SpikewireError as error:
+        problems.append(str(error))
+    run.finished = RunDir(run.path).finished
     run.problem = "; ".join(problems)
     return run
 
 
-def _whole(row: Any) -> bool:
+def _is_complete(row: Any) -> bool:
+    """Return whether a row has every metric the report needs."""
     needed = ("epoch", "connectivity", "seconds")
     return (
         isinstance(row, dict)
@@ -148,35 +164,58 @@ def _whole(row: Any) -> bool:
 
 
 def find(paths: Iterable[str | Path]) -> list[Run]:
-    """Return the runs at or under each path, by name; a path without any is the user's mistake."""
+    """Read all runs at or below the given paths.
+
+    Args:
+        paths: Run directories, or folders that contain them, up to three levels deep.
+
+    Returns:
+        The runs in the order of `paths`, by name within each; a run found twice is listed once.
+
+    Raises:
+        SpikewireError: A path contains no run.
+
+    Example:
+        >>> runs = find(["runs"])
+    """
     found: dict[Path, None] = {}
     for path in map(Path, paths):
-        here = list(_under(path, DEPTH))
+        here = _directories(path, SEARCH_DEPTH)
         if not here:
             raise SpikewireError(
-                f"{path}: holds no run; make one with `spikewire train --out {path}/mine`"
+                f"{path}: contains no run; make one with `spikewire train --out {path}/mine`"
             )
         found.update(dict.fromkeys(here))
     return [load(path) for path in found]
 
 
-def _under(path: Path, depth: int) -> Sequence[Path]:
+def _directories(path: Path, depth: int) -> Sequence[Path]:
+    """Return the run directories at or below a path."""
     if (path / CONFIG).is_file() or (path / METRICS).is_file():
         return [path]
     if depth == 0 or not path.is_dir():
         return []
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-    return [run for folder in folders for run in _under(folder, depth - 1)]
+    return [run for folder in folders for run in _directories(folder, depth - 1)]
+
+
+# ---------------------------------------------------------------------- selection
 
 
 def usable(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with something to draw, the best connected first."""
+    """Return the runs that can be drawn, by decreasing connectivity."""
     good = [run for run in runs if run.usable]
     return sorted(good, key=lambda run: (-run.last["connectivity"], run.name))
 
 
 def spread(runs: Sequence[Run], count: int) -> list[Run]:
-    """Return at most `count` runs, evenly over those sorted by connectivity."""
+    """Return at most `count` evenly spaced runs, the first and the last among them."""
     if len(runs) <= count:
         return list(runs)
     return [runs[round(i * (len(runs) - 1) / (count - 1))] for i in range(count)]
+
+
+def thin_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most `MAX_EPOCHS` evenly spaced rows, the last among them."""
+    step = -(-len(rows) // MAX_EPOCHS) or 1
+    return rows[(len(rows) - 1) % step :: step]

@@ -1,4 +1,4 @@
-"""How figures look: palette, themes, and one drawing turned into SVG or PNG."""
+"""Style of the figures: palette, themes, axes, and rendering to SVG or PNG."""
 
 import io
 import re
@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-# Okabe and Ito's palette without its yellow and black: readable for colour-blind readers, on both
-# grounds; markers and dashes say the same again for print
+# Okabe and Ito's palette without its yellow and black: readable for colour-blind readers, on light
+# and dark backgrounds; markers and dashes repeat the distinction for print
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C7A3D")
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", "-.", ":")
@@ -20,7 +20,14 @@ DASHES = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True)
 class Theme:
-    """Ink for text and axes, soft for what stands back, faint for grids, paper for the ground."""
+    """Colours of a figure.
+
+    Args:
+        ink: Text and axes.
+        soft: Published results, which stay in the background.
+        faint: Grid lines.
+        paper: The background.
+    """
 
     ink: str
     soft: str
@@ -30,20 +37,29 @@ class Theme:
 
 LIGHT = Theme("#1d2126", "#717a85", "#c3c8ce", "#ffffff")
 DARK = Theme("#e8eaed", "#a6adb6", "#454c54", "#16191d")
-# colours no one would choose: they are replaced by the page's own, so that one drawing serves both
+# placeholders: the page replaces them by its CSS variables, so that one SVG serves both themes
 PAGE = Theme("#010203", "#717273", "#a1a2a3", "#fdfcfb")
 VARIABLES = {
     PAGE.ink: "var(--ink)",
     PAGE.soft: "var(--soft)",
     PAGE.faint: "var(--faint)",
     PAGE.paper: "var(--card)",
-    "#0072b2": "var(--blue)",  # the one of the palette that is dull on a dark ground
+    "#0072b2": "var(--blue)",  # too dark on a dark background
 }
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure still to be drawn: what it shows, what to see in it, and the data behind it."""
+    """A figure that is not drawn yet; `render` draws it.
+
+    Args:
+        key: Name of its file and of its element in the page.
+        title: Title above the figure.
+        caption: What it shows and what to look for.
+        draw: Draws on an empty matplotlib figure in the colours of a theme.
+        data: The data behind the figure, one dict per row.
+        size: Width and height in inches.
+    """
 
     key: str
     title: str
@@ -53,8 +69,8 @@ class Plot:
     size: tuple[float, float] = (5.4, 3.6)
 
 
-def settings(theme: Theme, key: str) -> dict[str, Any]:
-    """Return matplotlib's settings for a theme: text stays text, the same data the same file."""
+def matplotlib_settings(theme: Theme, key: str) -> dict[str, Any]:
+    """Return matplotlib settings for a theme; text stays text, and equal data give equal files."""
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": key,
@@ -86,8 +102,23 @@ def settings(theme: Theme, key: str) -> dict[str, Any]:
 
 
 def render(plot: Plot, theme: Theme = LIGHT, kind: str = "svg", dpi: int = 160) -> bytes:
-    """Draw `plot` and return the file's bytes; no global state of matplotlib is left changed."""
-    with matplotlib.rc_context(settings(theme, plot.key)):  # pyright: ignore[reportArgumentType]
+    """Draw a figure and return it as a file.
+
+    The global state of matplotlib is left unchanged.
+
+    Args:
+        plot: The figure.
+        theme: Its colours: `LIGHT`, `DARK` or your own.
+        kind: ``"svg"``, ``"png"`` or another format of matplotlib.
+        dpi: Resolution of a PNG.
+
+    Returns:
+        The content of the file.
+
+    Example:
+        >>> Path("frontier.svg").write_bytes(render(plot_frontier(runs), DARK))
+    """
+    with matplotlib.rc_context(matplotlib_settings(theme, plot.key)):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=plot.size, layout="constrained")
         plot.draw(figure, theme)
         file = io.BytesIO()
@@ -96,8 +127,8 @@ def render(plot: Plot, theme: Theme = LIGHT, kind: str = "svg", dpi: int = 160) 
     return file.getvalue()
 
 
-def inline(plot: Plot) -> str:
-    """Return the SVG as an element of the page, in the page's colours, with names of its own."""
+def inline_svg(plot: Plot) -> str:
+    """Return the figure as an SVG element in the colours of the page, with unique ids."""
     text = render(plot, PAGE).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -112,14 +143,14 @@ def inline(plot: Plot) -> str:
 
 
 def colour(index: int) -> str:
-    """Return the palette's colour, over again beyond its end."""
+    """Return a colour of the palette; it repeats after the last."""
     return COLOURS[index % len(COLOURS)]
 
 
-def log_axis(axes: Axes, which: str) -> None:
-    """Make an axis logarithmic with plain numbers, at 1, 2, 5 where it is short."""
+def set_log_scale(axes: Axes, which: str) -> None:
+    """Make the x or y axis logarithmic with plain numbers, at 1, 2, 5 if the range is short."""
     low, high = getattr(axes.dataLim, f"interval{which}")
-    if not 0 < high < float("inf"):  # a log axis has no place for dead networks alone
+    if not 0 < high < float("inf"):  # a logarithmic axis cannot show zeros only
         return
     getattr(axes, f"set_{which}scale")("log")
     axis = getattr(axes, f"{which}axis")
@@ -129,22 +160,29 @@ def log_axis(axes: Axes, which: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def whole_numbers(axes: Axes) -> None:
-    """Let the ticks of the epochs be epochs, also where there is but one."""
+def limit_accuracy(axes: Axes, bottom: float | None = None) -> None:
+    """Let the axis of accuracies end at 100 %, with room for the markers at its top."""
+    axes.set_ylim(bottom=bottom)
+    low, high = axes.get_ylim()
+    axes.set_ylim(top=min(100.5, high + 0.05 * (high - low)))
+
+
+def set_epoch_ticks(axes: Axes) -> None:
+    """Put the ticks of the x axis at whole numbers, also for a single epoch."""
     low, high = axes.dataLim.intervalx
     if low == high:
         axes.set_xlim(low - 1, high + 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
 
 
-def legend_above(axes: Axes, columns: int = 3) -> None:
-    """Put the legend over the axes, where it hides no data."""
+def set_legend_above(axes: Axes, columns: int = 3) -> None:
+    """Put the legend above the axes, where it hides no data."""
     axes.legend(
         loc="lower left", bbox_to_anchor=(-0.12, 1), ncols=columns, borderaxespad=0.4,
         handlelength=1.6, columnspacing=1.1,
     )  # fmt: skip
 
 
-def note(axes: Axes, text: str) -> None:
-    """Write a short title above the axes, at the left."""
+def set_left_title(axes: Axes, text: str) -> None:
+    """Write a short title above the axes, on the left."""
     axes.set_title(text, loc="left")

@@ -1,4 +1,4 @@
-"""The figures of runs in rows and cards, for the page and for Markdown."""
+"""The runs as rows of a table and as headlines, for the page and for Markdown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,21 @@ from math import isfinite
 from typing import Any
 
 from spikewire.report.runs import Run
+from spikewire.text import percent, size
+
+Card = tuple[str, str, str]  # what, figure, detail
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: how to get its value, and how to show it (a share, a number, a word)."""
+    """A column of the table.
+
+    Args:
+        name: Its header.
+        help: What it shows.
+        kind: How a value is formatted: ``"word"``, ``"fraction"``, ``"count"`` or ``"number"``.
+        value: Returns the value of a run.
+    """
 
     name: str
     help: str
@@ -19,58 +29,57 @@ class Column:
 
 
 def _measured(key: str) -> Callable[[Run], Any]:
+    """Return a function that returns a measured value."""
     return lambda run: run.measured.get(key)
 
 
-def _scaled(key: str) -> Callable[[Run], float | None]:
-    """Return a function to a thousandth of a measured figure."""
+def _measured_kilo(key: str) -> Callable[[Run], float | None]:
+    """Return a function that returns a measured value divided by 1000."""
     return lambda run: run.measured[key] / 1e3 if key in run.measured else None
-
-
-COLUMNS = (
-    Column("run", "directory", "word", lambda run: run.name),
-    Column("state", "finished, unfinished or damaged", "word", lambda run: run.state),
-    Column("data", "data set", "word", lambda run: run.config and run.config.dataset),
-    Column("method", "how it was wired", "word", lambda run: run.config and run.config.method),
-    Column("setting", "penalty, or connectivity asked for", "word", lambda run: run.knob or None),
-    Column("accuracy", "test set, last epoch", "share", lambda run: run.last.get("accuracy")),
-    Column(
-        "connectivity", "weights that exist", "share", lambda run: run.last.get("connectivity")
-    ),
-    Column(
-        "synapses",
-        "neuron-to-neuron links that exist and lead from input to output",
-        "share",
-        _measured("synapse_connectivity"),
-    ),
-    Column("SynOps", "accumulates an image", "count", _measured("synops")),
-    Column("MACs", "multiply-accumulates an image", "count", _measured("macs")),
-    Column("energy, nJ", "arithmetic of one image", "number", _scaled("compute_pj")),
-    Column("silent", "neurons that never fire", "share", _measured("silent")),
-    Column("size, kB", "packed weights", "number", _scaled("bytes_packed")),
-    Column("time, s", "training", "number", lambda run: _seconds(run)),
-)  # fmt: skip
 
 
 def _seconds(run: Run) -> float | None:
     return sum(row["seconds"] for row in run.history) if run.history else None
 
 
-def missing(value: Any) -> bool:
-    """Tell whether there is nothing to show."""
+COLUMNS = (
+    Column("run", "directory", "word", lambda run: run.name),
+    Column("state", "finished, unfinished or damaged", "word", lambda run: run.state),
+    Column("data", "data set", "word", lambda run: run.config and run.config.dataset),
+    Column("method", "pruning method", "word", lambda run: run.config and run.config.method),
+    Column("setting", "target connectivity or penalty", "word", lambda run: run.setting or None),
+    Column("accuracy", "test set, last epoch", "fraction", lambda run: run.last.get("accuracy")),
+    Column(
+        "connectivity",
+        "fraction of weights present",
+        "fraction",
+        lambda run: run.last.get("connectivity"),
+    ),
+    Column(
+        "synapses",
+        "fraction of neuron-to-neuron links on a path from input to output",
+        "fraction",
+        _measured("synapse_connectivity"),
+    ),
+    Column("SynOps", "accumulates per image", "count", _measured("synops")),
+    Column("MACs", "multiply-accumulates per image", "count", _measured("macs")),
+    Column("energy, nJ", "arithmetic per image", "number", _measured_kilo("compute_pj")),
+    Column("silent", "fraction of neurons that never fire", "fraction", _measured("silent")),
+    Column("size, kB", "packed weights", "number", _measured_kilo("bytes_packed")),
+    Column("time, s", "training", "number", _seconds),
+)
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None or not finite."""
     return value is None or (isinstance(value, float) and not isfinite(value))
 
 
-def percent(share: float) -> str:
-    """Return a share with two digits, more where there is little."""
-    return f"{100 * share:.2f} %" if share >= 0.01 or share == 0 else f"{100 * share:.3f} %"
-
-
-def show(column: Column, value: Any) -> str:
-    """Return the cell's text."""
-    if missing(value):
+def format_value(column: Column, value: Any) -> str:
+    """Return the text of a cell."""
+    if is_missing(value):
         return "–"
-    if column.kind == "share":
+    if column.kind == "fraction":
         return percent(value)
     if column.kind == "count":
         return f"{value:,.0f}"
@@ -79,29 +88,31 @@ def show(column: Column, value: Any) -> str:
     return str(value)
 
 
-def cards(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return headlines (what, figure, whose): the best, the sparsest near it, the thriftiest."""
+# ---------------------------------------------------------------------- headlines
+
+
+def cards(runs: Sequence[Run]) -> list[Card]:
+    """Return the headlines: best accuracy, lowest connectivity near it, and its costs."""
     good = [run for run in runs if run.usable]
     if not good:
         return [("runs", str(len(runs)), "none has finished an epoch")]
-    sets = list(dict.fromkeys(run.config.dataset for run in good if run.config))
-    if len(sets) > 1:  # an accuracy on one says nothing about another
-        return [card for name in sets for card in _best(good, name)]
-    return _best(good) + _cost(_sparsest(good))
+    datasets = list(dict.fromkeys(run.config.dataset for run in good if run.config))
+    if len(datasets) > 1:  # accuracies on different data sets cannot be compared
+        return [card for dataset in datasets for card in _dataset_cards(good, dataset)]
+    return _accuracy_cards(good) + _cost_cards(_sparsest(good))
 
 
-def _best(runs: Sequence[Run], dataset: str = "") -> list[tuple[str, str, str]]:
-    """Return the two headlines of accuracy and wiring, on one data set where it is named."""
-    runs = [run for run in runs if not dataset or (run.config and run.config.dataset == dataset)]
+def _dataset_cards(runs: Sequence[Run], dataset: str) -> list[Card]:
+    members = [run for run in runs if run.config and run.config.dataset == dataset]
+    return _accuracy_cards(members, f"{dataset}: ")
+
+
+def _accuracy_cards(runs: Sequence[Run], prefix: str = "") -> list[Card]:
     best, sparsest = max(runs, key=_accuracy), _sparsest(runs)
-    where = f"{dataset}: " if dataset else ""
+    connectivity = percent(sparsest.last["connectivity"])
     return [
-        (f"{where}best accuracy", percent(_accuracy(best)), best.name),
-        (
-            f"{where}least wiring within 2 points",
-            percent(sparsest.last["connectivity"]),
-            sparsest.name,
-        ),
+        (f"{prefix}best accuracy", percent(_accuracy(best)), best.name),
+        (f"{prefix}lowest connectivity within 2 points", connectivity, sparsest.name),
     ]
 
 
@@ -110,18 +121,18 @@ def _accuracy(run: Run) -> float:
 
 
 def _sparsest(runs: Sequence[Run]) -> Run:
-    """Return the least connected run within 2 points of the best."""
+    """Return the run of lowest connectivity whose accuracy is within 2 points of the best."""
     best = max(map(_accuracy, runs))
     near = [run for run in runs if _accuracy(run) >= best - 0.02]
     return min(near, key=lambda run: run.last["connectivity"])
 
 
-def _cost(run: Run) -> list[tuple[str, str, str]]:
-    """Return the headlines of that run's operations and size."""
+def _cost_cards(run: Run) -> list[Card]:
+    """Return the headlines of a run's operations and size."""
     if not (cost := run.measured):
         return []
     used, packed, dense = cost["synops"] + cost["macs"], cost["bytes_packed"], cost["bytes_dense"]
     return [
-        ("its operations an image", f"{used:,.0f}", f"{cost['dense']:,.0f} if dense"),
-        ("its size, packed", f"{packed / 1e3:,.1f} kB", f"of {dense / 1e3:,.1f} kB"),
+        ("its operations per image", f"{used:,.0f}", f"{cost['dense']:,.0f} if dense"),
+        ("its packed size", size(packed), f"of {size(dense)}"),
     ]

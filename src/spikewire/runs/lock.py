@@ -1,76 +1,92 @@
-"""One process at work in a directory: a lock that the system takes back when its holder dies.
+"""A lock on a directory: one process at a time trains, or runs a frontier, in it.
 
-The file says who holds it. One that a killed process has left holds nothing and is taken over.
+The operating system releases the lock when its holder dies. The lock file names the holder.
 """
 
-import fcntl
+import errno
 import os
 import platform
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from filelock import BaseFileLock, FileLock, Timeout
+
 from spikewire.errors import SpikewireError
 from spikewire.files import io_errors
-from spikewire.runs.rundir import LOCK
+
+LOCK = ".lock"
+POLL_INTERVAL = 0.1  # seconds between two attempts
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
 def locked(folder: Path, work: str, patience: float = 0.0) -> Iterator[None]:
-    """Hold `folder` against another such `work`.
+    """Hold the lock of a directory while the block runs.
 
-    Waits up to `patience` seconds for the one that holds it now.
+    The lock is the file ``.lock``, which names its holder: process, host and start time. A lock
+    file left by a killed process is not locked any more and is taken over. A symbolic link in its
+    place is not followed. Where the file system has no locks, a warning is issued and the block
+    runs without one.
+
+    Args:
+        folder: The directory; it must exist.
+        work: What the holder does, for the message: ``"training"``, ``"frontier"``.
+        patience: Seconds to wait for another holder to finish.
+
+    Raises:
+        SpikewireError: If another process still holds the lock, or if the lock file cannot be
+            written.
+
+    Example:
+        >>> with locked(Path("runs/a"), "training"):
+        ...     train()
     """
-    path, until = folder / LOCK, time.monotonic() + patience
-    while (lock := _take(path)) is None:
-        if time.monotonic() > until:
-            raise SpikewireError(f"{folder}: another {work} is at work there{_holder(path)}")
-        time.sleep(0.1)
+    path = folder / LOCK
+    lock = FileLock(path)
+    if not _acquire(lock, path, patience):
+        raise SpikewireError(f"{folder}: another {work} is running there{_holder(path)}")
+    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    _write(path, f"pid {os.getpid()} on {platform.node()}, since {since}\n")
     try:
         yield
     finally:
-        with suppress(OSError):  # gone or read-only: then it is someone else's worry
-            path.unlink()  # while it is still ours
-        os.close(lock)
+        _write(path, "")  # the file stays: another process may be waiting for it
+        lock.release()
 
 
-def _take(path: Path) -> int | None:
-    """Return the descriptor of the file, locked and signed; None while someone else holds it."""
-    with io_errors(path.parent):  # a link could lead the signature anywhere
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    except OSError as error:
-        alone = "see to it that nothing else is at work there"
-        warnings.warn(f"{path}: cannot be locked ({error.strerror}); {alone}", stacklevel=2)
-    if not _named(lock, path):
-        os.close(lock)  # its last holder has just removed it
-        return _take(path)
-    with suppress(OSError):  # a full disk: held all the same
-        os.ftruncate(lock, 0)
-        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        os.pwrite(lock, f"pid {os.getpid()} on {platform.node()}, since {since}\n".encode(), 0)
-    return lock
+def _acquire(lock: BaseFileLock, path: Path, patience: float) -> bool:
+    """Return whether the lock was acquired; without locks in the file system warn, return True."""
+    with io_errors(path.parent):
+        try:
+            lock.acquire(timeout=patience, poll_interval=POLL_INTERVAL)
+        except Timeout:
+            return False
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            reason = f"{path}: cannot be locked ({error.strerror})"
+            warnings.warn(f"{reason}; make sure that nothing else writes there", stacklevel=4)
+    return True
 
 
-def _named(lock: int, path: Path) -> bool:
-    """Tell whether the open file still is the one of that name."""
-    try:
-        return os.path.samestat(os.fstat(lock), path.stat())
-    except FileNotFoundError:
-        return False
+def _write(path: Path, holder: str) -> None:
+    """Write into the lock file who holds it; where that is not possible, it is held anyway."""
+    flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    with suppress(OSError):  # a full disk, or a directory that is gone
+        descriptor = os.open(path, flags)
+        try:
+            os.write(descriptor, holder.encode())
+        finally:
+            os.close(descriptor)
 
 
 def _holder(path: Path) -> str:
-    """Return what the holder has written, in brackets."""
+    """Return who holds the lock, in brackets; nothing if the file cannot be read."""
     try:
-        said = path.read_bytes()[:200].decode(errors="replace").strip()
+        holder = path.read_bytes()[:200].decode(errors="replace").strip()
     except OSError:
-        said = ""
-    return f" ({said})" if said else ""
+        holder = ""
+    return f" ({holder})" if holder else ""

@@ -1,52 +1,55 @@
-"""What a run leaves behind. Only this file knows the names of the files in a run directory.
+"""The run directory. Only this file knows the names of the files in it.
 
-A file appears whole or not at all: written under a temporary name, fsynced, renamed. All of it is
-read back without executing anything.
+A file is complete or absent: it is written under a temporary name, synced and renamed. Reading
+the files executes nothing.
 """
 
 import io
 import json
-import os
-import platform
-import subprocess
-import sys
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Mapping
 from importlib.util import find_spec
-from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-import spikewire
-from spikewire import distributed as ranks
 from spikewire.config import Config, resolve
-from spikewire.errors import SpikewireError, check
-from spikewire.files import atomic_write, io_errors
+from spikewire.errors import SpikewireError
+from spikewire.files import atomic_write, damaged, io_errors
+from spikewire.runs.checkpoint import load_checkpoint, save_checkpoint
+from spikewire.runs.environment import collect_environment, recorded_threads
+from spikewire.runs.history import append_row, read_rows, write_rows
+from spikewire.runs.lock import LOCK
+from spikewire.runs.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-CONFIG, ENV, METRICS = "config.toml", "env.json", "metrics.jsonl"
-TRACES, LOCK = "traces.npz", ".lock"
+CONFIG, ENV, METRICS, TRACES = "config.toml", "env.json", "metrics.jsonl", "traces.npz"
 CHECKPOINT, PREVIOUS, MODEL = "checkpoint.pt", "checkpoint.prev.pt", "model.safetensors"
-FORMAT = "spikewire checkpoint 1"
-MASK = "spikewire.mask."
 
 
 class RunDir:
-    """One run's directory: `create` a new one, or `open` one that is there."""
+    """The directory of one run: settings, environment, metrics, traces, checkpoint and network.
+
+    `create` makes a new one, `open` returns an existing one. The constructor checks nothing.
+
+    Args:
+        path: The directory.
+
+    Example:
+        >>> run = RunDir.open("runs/digits-gradr-1")
+        >>> run.history()[-1]["accuracy"]
+        0.9722
+        >>> weights, masks = run.load_model()
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+
+    # ------------------------------------------------------------------ the directory
 
     @classmethod
     def create(
@@ -56,17 +59,30 @@ class RunDir:
         device: torch.device,
         state: Mapping[str, Any] | None = None,
     ) -> "RunDir":
-        """Make the directory and say in it what runs, and where; `state` is its first checkpoint.
+        """Make the directory and write what runs, and where.
 
-        The config comes last: whatever has one can be gone on with. What a start that was killed
-        before has left does not count.
+        The config is written last: a directory with a config can be resumed, and what a start
+        left that was killed before is overwritten.
+
+        Args:
+            path: The directory; it must be new or empty.
+            config: The settings of the run.
+            device: The device it trains on.
+            state: The first checkpoint; None writes no checkpoint.
+
+        Returns:
+            The run directory.
+
+        Raises:
+            SpikewireError: If the directory is not empty or cannot be written.
         """
-        run = cls.make(path, config)
+        run = cls.make_directory(path, config)
         with io_errors(run.path):
-            for left in run.path.iterdir():
-                if left.name != LOCK:
-                    left.unlink()
-            run._write(ENV, json.dumps(environment(config, device), indent=2).encode() + b"\n")
+            for entry in run.path.iterdir():
+                if entry.name != LOCK:
+                    entry.unlink()
+            environment = collect_environment(config, device)
+            run._write(ENV, json.dumps(environment, indent=2).encode() + b"\n")
             run._write(METRICS, b"")
             if state is not None:
                 run.save_checkpoint(config, state)
@@ -74,107 +90,158 @@ class RunDir:
         return run
 
     @classmethod
-    def make(cls, path: str | Path, config: Config) -> "RunDir":
-        """Make the directory, if the run can be kept there and nothing would be lost."""
+    def make_directory(cls, path: str | Path, config: Config) -> "RunDir":
+        """Make the directory of a run, if all of its output can be kept there.
+
+        Args:
+            path: The directory; it must be new or empty.
+            config: The settings of the run.
+
+        Returns:
+            The run directory, without any file.
+
+        Raises:
+            SpikewireError: If the directory is not empty or cannot be made, or if TensorBoard is
+                required and not installed.
+        """
         run = cls(path)
         if config.tensorboard and find_spec("tensorboard") is None:
-            raise SpikewireError("tensorboard: not installed; run `pip install 'spikewire[tensorboard]'`")
+            raise SpikewireError(
+                "tensorboard: not installed; run `pip install 'spikewire[tensorboard]'`"
+            )
         with io_errors(run.path):
-            if run.path.exists() and not run._vacant():
+            if run.path.exists() and not run._unused():
                 raise SpikewireError(
                     f"{path}: exists and is not empty; choose another, or --resume it"
                 )
             run.path.mkdir(parents=True, exist_ok=True)
         return run
 
-    def _vacant(self) -> bool:
-        """Tell whether nothing is here but what a start cut short leaves."""
+    def _unused(self) -> bool:
+        """Return whether the directory holds nothing but the files of an unfinished start."""
         early = (ENV, METRICS, CHECKPOINT, LOCK)
         return self.path.is_dir() and all(
-            (entry.name in early or _temporary(entry))
+            (entry.name in early or _is_temporary(entry))
             and not (entry.name == METRICS and entry.stat().st_size)
             for entry in self.path.iterdir()
         )
 
-    def sweep(self) -> None:
-        """Remove half-written files of a process that was killed."""
-        for entry in filter(_temporary, self.path.iterdir()):
-            entry.unlink(missing_ok=True)
-
     @classmethod
     def open(cls, path: str | Path) -> "RunDir":
-        """Return a directory that a run has made."""
+        """Return an existing run directory.
+
+        Args:
+            path: The directory.
+
+        Returns:
+            The run directory.
+
+        Raises:
+            SpikewireError: If no run was started there.
+        """
         run = cls(path)
         if not run.started:
             raise SpikewireError(f"{path}: is not a run directory; it has no {CONFIG}")
         return run
 
-    def config(self, flags: Mapping[str, str] | None = None) -> Config:
-        """Return the settings of the run, with `flags` over them."""
-        return resolve(file=self.path / CONFIG, flags=flags)
-
-    def threads(self, asked: int) -> int:
-        """Return the thread count the run began with; with another, sums round differently."""
-        path = self.path / ENV
-        try:
-            begun = int(json.loads(path.read_bytes())["threads"])
-            check(1 <= begun <= 1024, "threads", begun, "1 to 1024")
-        except FileNotFoundError:
-            return asked
-        except (OSError, ValueError, LookupError, TypeError, RecursionError, SpikewireError) as error:
-            raise _damaged(path, error) from None
-        if asked not in (0, begun):
-            raise SpikewireError(
-                f"--threads: {asked}, but {self.path} began with {begun}, and with another count "
-                "it would not end bit for bit the same; leave it out"
-            )
-        return begun
-
     @property
     def started(self) -> bool:
-        """Whether there is a run."""
+        """Whether a run was started here."""
         return (self.path / CONFIG).is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether the run has reached its end."""
+        """Whether the run is complete: its trained network is here."""
         return (self.path / MODEL).exists()
 
-    # ------------------------------------------------------------------ metrics
+    def remove_temporary_files(self) -> None:
+        """Remove incomplete files of a process that was killed."""
+        for entry in filter(_is_temporary, self.path.iterdir()):
+            entry.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------ settings
+
+    def config(self, flags: Mapping[str, str] | None = None) -> Config:
+        """Return the settings of the run.
+
+        Args:
+            flags: Settings that replace those in the file, as texts by field name.
+
+        Returns:
+            The settings.
+
+        Raises:
+            SpikewireError: If the file or a flag is invalid.
+        """
+        return resolve(file=self.path / CONFIG, flags=flags)
+
+    def thread_count(self, requested: int) -> int:
+        """Return the number of CPU threads the run was started with.
+
+        Sums are rounded differently with another number, so a resumed run must keep it.
+
+        Args:
+            requested: The number in the settings; 0 if none is set.
+
+        Returns:
+            The number recorded at the start, or `requested` if none was recorded.
+
+        Raises:
+            SpikewireError: If another number is requested, or if the record is damaged.
+        """
+        if (recorded := recorded_threads(self.path / ENV)) is None:
+            return requested
+        if requested not in (0, recorded):
+            raise SpikewireError(
+                f"--threads: {requested}, but {self.path} was started with {recorded}, and another "
+                "number would not give bit-identical results; leave it out"
+            )
+        return recorded
+
+    # ------------------------------------------------------------------ metrics and traces
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add an epoch's line; a figure that is not finite becomes null."""
-        line = json.dumps(_strict(row), allow_nan=False) + "\n"
-        with io_errors(self.path), (self.path / METRICS).open("ab") as file:
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        """Append the metrics of one epoch.
+
+        Args:
+            row: The metrics, with the number of the epoch as ``"epoch"``; numbers that are not
+                finite become null.
+
+        Raises:
+            SpikewireError: If the file cannot be written.
+        """
+        append_row(self.path / METRICS, row)
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the lines written so far; a half-written one at the end does not count."""
-        path = self.path / METRICS
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        rows = []
-        for number, line in enumerate(lines, 1):
-            if (row := _row(line)) is not None:
-                rows.append(row)
-            elif number < len(lines):
-                raise SpikewireError(f"{path}: line {number} is damaged")
-        return rows
+        """Return the metrics written so far, one row per epoch.
 
-    def cut(self, epochs: int) -> None:
-        """Drop the lines beyond `epochs`, which a resumed run will write again."""
-        rows = [row for row in self.history() if row["epoch"] <= epochs]
-        self._write(METRICS, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        Returns:
+            The rows; an incomplete last line is ignored.
+
+        Raises:
+            SpikewireError: If a line before the last one is damaged.
+        """
+        return read_rows(self.path / METRICS)
+
+    def truncate(self, epochs: int) -> None:
+        """Remove the metrics after epoch `epochs`, which a resumed run writes again."""
+        write_rows(self.path / METRICS, [row for row in self.history() if row["epoch"] <= epochs])
 
     def save_traces(self, arrays: Mapping[str, numpy.ndarray]) -> None:
-        """Write the distributions collected so far."""
+        """Write the distributions collected so far, as arrays by name."""
         content = io.BytesIO()
         numpy.savez_compressed(content, **arrays)  # pyright: ignore[reportArgumentType]
         self._write(TRACES, content.getvalue())
 
     def load_traces(self) -> dict[str, numpy.ndarray] | None:
-        """Return the distributions collected so far; None where there are none."""
+        """Return the distributions collected so far.
+
+        Returns:
+            The arrays by name, or None if the run has no traces.
+
+        Raises:
+            SpikewireError: If the file is damaged.
+        """
         path = self.path / TRACES
         if not path.exists():
             return None
@@ -182,156 +249,100 @@ class RunDir:
             with path.open("rb") as raw, numpy.load(raw, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
         except Exception as error:  # a damaged file fails anywhere inside zipfile and numpy
-            raise _damaged(path, error) from None
+            raise damaged(path, error) from None
 
-    def board(self) -> "SummaryWriter":
-        """Return a TensorBoard writer."""
+    def summary_writer(self) -> "SummaryWriter":
+        """Return a TensorBoard writer to the directory ``tensorboard``."""
         from torch.utils.tensorboard.writer import SummaryWriter
 
         return SummaryWriter(self.path / "tensorboard")
 
-    # ------------------------------------------------------------------ checkpoint
+    # ------------------------------------------------------------------ checkpoint and network
 
     def save_checkpoint(self, config: Config, state: Mapping[str, Any]) -> None:
-        """Write the state of the run; the one before it is kept."""
-        content = {"format": FORMAT, "config": asdict(config), "state": dict(state)}
-        previous = self.path / PREVIOUS
-        with io_errors(self.path), atomic_write(self.path / CHECKPOINT, previous) as file:
-            try:
-                torch.save(content, file)
-            except RuntimeError as error:  # hides the system's refusal behind one of its own
-                raise error.__context__ or error from None
+        """Write a checkpoint and keep the previous one.
+
+        Args:
+            config: The settings of the run.
+            state: The training state; tensors, numbers, strings and containers of them.
+
+        Raises:
+            SpikewireError: If the file cannot be written.
+        """
+        save_checkpoint(self.path / CHECKPOINT, self.path / PREVIOUS, config, state)
 
     def load_checkpoint(self, config: Config) -> dict[str, Any]:
-        """Return the newest state, if it is whole and belongs to `config`."""
+        """Return the training state of the newest checkpoint.
+
+        Args:
+            config: The settings it must have been written with.
+
+        Returns:
+            The training state, on the CPU.
+
+        Raises:
+            SpikewireError: If there is none, if it is damaged, or if it belongs to other settings.
+        """
         path = self.path / CHECKPOINT
-        if not path.exists():  # a crash between the two renames leaves only the previous one
+        if not path.exists():  # a kill between the two renames leaves only the previous one
             path = self.path / PREVIOUS
         if not path.exists():
             raise SpikewireError(f"{self.path}: has no {CHECKPOINT} to resume from")
-        saved = _load(path)
-        if differing := config.differences(saved["config"]):
-            raise SpikewireError(
-                f"{path}: was written by another config; differs: {', '.join(differing)}"
-            )
-        return saved["state"]
-
-    # ------------------------------------------------------------------ the trained network
+        hint = f"remove it to resume from {PREVIOUS}" if path.name == CHECKPOINT else ""
+        return load_checkpoint(path, config, hint)
 
     def save_model(self, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
-        """Write weights and wiring."""
-        wiring = {MASK + name: mask for name, mask in masks.items()}
-        tensors = {name: x.detach().cpu().contiguous() for name, x in {**weights, **wiring}.items()}
-        # no second key: safetensors writes them in any order, and equal networks are equal files
-        self._write(MODEL, save(tensors, metadata={"crc32": _crc(tensors)}))
+        """Write the trained network, which marks the run as finished.
+
+        Args:
+            weights: The `state_dict` of the network.
+            masks: One bool tensor per pruned weight, by the name of that weight.
+
+        Raises:
+            SpikewireError: If the file cannot be written.
+        """
+        save_weights(self.path / MODEL, weights, masks)
 
     def load_model(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return weights and masks."""
+        """Return the trained network.
+
+        Returns:
+            The weights and the masks, both by the names of the weights.
+
+        Raises:
+            SpikewireError: If the run is not finished or the file is damaged.
+        """
         path = self.path / MODEL
         if not path.exists():
             raise SpikewireError(
-                f"{path}: is not there; finish with `spikewire train --resume {self.path}`"
+                f"{path}: does not exist; finish it with `spikewire train --resume {self.path}`"
             )
-        try:
-            with safe_open(path, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                expected = (file.metadata() or {}).get("crc32")
-            if expected not in (None, _crc(tensors)):
-                raise ValueError("wrong checksum")
-        except (SafetensorError, OSError, ValueError) as error:
-            raise _damaged(path, error) from None
-        masks = {k.removeprefix(MASK): v.bool() for k, v in tensors.items() if k.startswith(MASK)}
-        return {k: v for k, v in tensors.items() if not k.startswith(MASK)}, masks
+        return load_weights(path)
 
     def _write(self, name: str, content: bytes) -> None:
         with io_errors(self.path), atomic_write(self.path / name) as file:
             file.write(content)
 
 
-def free_name(root: str | Path, stem: str) -> Path:
-    """Return ``root/stem-n`` with the next number that no run has."""
-    taken = [path.name.removeprefix(f"{stem}-") for path in Path(root).glob(f"{stem}-*")]
-    return Path(root) / f"{stem}-{max((int(n) for n in taken if n.isdecimal()), default=0) + 1}"
+def next_run_path(root: str | Path, stem: str) -> Path:
+    """Return ``root/stem-n``, where n is one more than the highest number in use.
+
+    Args:
+        root: The directory of the runs.
+        stem: The name of the run without its number.
+
+    Returns:
+        The path; nothing is created.
+
+    Example:
+        >>> next_run_path("runs", "digits-gradr")
+        PosixPath('runs/digits-gradr-1')
+    """
+    endings = [path.name.removeprefix(f"{stem}-") for path in Path(root).glob(f"{stem}-*")]
+    return Path(root) / f"{stem}-{max((int(n) for n in endings if n.isdecimal()), default=0) + 1}"
 
 
-def environment(config: Config, device: torch.device) -> dict[str, Any]:
-    """Return what a reader needs to repeat the run: versions, machine, commit, seed, command."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "spikewire": spikewire.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "ranks": ranks.started(),
-        "commit": _commit(),
-        "seed": config.seed,
-        "command": sys.argv,
-    }
-
-
-def _temporary(path: Path) -> bool:
-    """Tell whether it is a name that `replacing` gives a file of a run."""
+def _is_temporary(path: Path) -> bool:
+    """Return whether `atomic_write` gave this name to an incomplete file of a run."""
     names = (CONFIG, ENV, METRICS, TRACES, CHECKPOINT, MODEL)
     return path.name.startswith(tuple(f".{name}." for name in names))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; torch does not check its zip file's checksums, so do it here."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            flawed = archive.testzip()
-        if flawed:
-            raise _damaged(path, ValueError(f"wrong checksum of {flawed}"))
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-    except SpikewireError:
-        raise
-    except Exception as error:  # a damaged file fails anywhere inside zipfile, pickle or torch
-        raise _damaged(path, error) from None
-    ours = isinstance(saved, dict) and saved.get("format") == FORMAT
-    if not ours or not all(isinstance(saved.get(key), dict) for key in ("config", "state")):
-        raise SpikewireError(f"{path}: is not a {FORMAT!r} file")
-    return saved
-
-
-def _damaged(path: Path, error: Exception) -> SpikewireError:
-    reason = (str(error) or type(error).__name__).splitlines()[0][:80]
-    other = f"; remove it to go on from {PREVIOUS}" if path.name == CHECKPOINT else ""
-    return SpikewireError(f"{path}: is damaged ({reason}){other}")
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """Return an epoch's figures from a line of the metrics; None where it is damaged."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and type(row.get("epoch")) is int else None
-
-
-def _crc(tensors: Mapping[str, Tensor]) -> str:
-    """Return a checksum of names and bits; safetensors has none of its own."""
-    total = 0
-    for name, x in sorted(tensors.items()):
-        total = zlib.crc32(name.encode(), total)
-        total = zlib.crc32(x.reshape(-1).view(torch.uint8).numpy().data, total)
-    return f"{total:08x}"
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _strict(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def _commit() -> str | None:
-    """Return the commit of the package's source tree, where there is one."""
-    here = Path(__file__).parent
-    try:
-        shown = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return shown.stdout.strip() or None

@@ -1,4 +1,7 @@
-"""Event-driven sparse inference on the CPU, where only arriving spikes cost work."""
+"""Event-driven inference of exported networks on the CPU: work grows with the spikes, not the size.
+
+`load` and `from_nir` return a `Runtime`; `Stream` keeps membrane potentials between time steps.
+"""
 
 from spikewire.runtime.model import Runtime, Stream, from_nir, load
 

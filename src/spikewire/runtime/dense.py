@@ -1,10 +1,10 @@
-"""Stages computed densely by torch, where looking for spikes costs more.
+"""Stages computed by dense torch, and the rule for when that is faster than the sparse kernels.
 
-Work is synapses x maps, a convolution's weight counted at each of its positions. In nanoseconds a
-sparse stage takes ``work connectivity (planes lane + density event)``, where `density` is the share
-of inputs that are not 0, and a dense one ``call + LOAD weights + MATMUL work``. The figures are of
-one core and only their ratios count. The choice follows from what arrives and never from a clock,
-so that the same images give the same answer again.
+Work is weights x positions x maps, where a map is one time step of one sample. In nanoseconds, a
+sparse stage takes ``work * connectivity * (planes * lane + density * event)``, where `density` is
+the fraction of inputs that are not 0, and a dense stage ``call + LOAD * weights + MATMUL * work``.
+The constants were measured on one core, and only their ratios matter. The choice depends on the
+input and never on a clock, so that the same images always give the same outputs.
 """
 
 import math
@@ -21,9 +21,12 @@ MATMUL, LOAD = 0.02, 0.4
 
 
 class Cost(NamedTuple):
-    """Of sparse work: `lane` for a weight that is there, `event` where its input is not 0 as well.
+    """Nanoseconds of sparse work, and the constant part of dense work.
 
-    `call` is what dense work takes more, be there ever so little of it.
+    Args:
+        lane: Per non-zero weight and map.
+        event: In addition, where the input of the weight is not 0.
+        call: Constant time of a dense stage, however small it is.
     """
 
     lane: float
@@ -41,31 +44,44 @@ PIXELS = {**dict.fromkeys(SPIKES, (Cost(0.0, 0.65), Cost(0.15, 0.0))), "torch": 
 
 
 class Dense:
-    """The weights of a stage with their zeros, made when first used."""
+    """A stage with dense weights, which are created when first used.
 
-    def __init__(self, stage: Stage, place: Geometry, kernels: str) -> None:
+    Args:
+        stage: The stage.
+        geometry: Its shapes.
+        kernels: Name of the sparse kernels to compare with.
+    """
+
+    def __init__(self, stage: Stage, geometry: Geometry, kernels: str) -> None:
         self.stage, self.kernels = stage, kernels
-        self.is_conv = len(stage.shape) == 4
-        self.positions = math.prod(place.neurons[1:])
+        self.positions = math.prod(geometry.neurons[1:])
 
     @cached_property
     def weight(self) -> Tensor:
-        """All weights."""
-        return torch.from_numpy(self.stage.dense())
+        """The weights with their zeros."""
+        return torch.from_numpy(self.stage.to_dense())
 
-    def wins(self, maps: int, density: float, *, planes: int = 1, pixels: bool = False) -> bool:
-        """Whether dense work on `maps` inputs is expected to be quicker."""
-        lane, event, call = (PIXELS if pixels else SPIKES)[self.kernels][self.is_conv]
-        weights = math.prod(self.stage.shape)
-        work = weights * self.positions * maps
-        load = 0.0 if self.is_conv else LOAD * weights  # a convolution's stay in the cache
+    def is_faster(
+        self, maps: int, density: float, *, planes: int = 1, pixels: bool = False
+    ) -> bool:
+        """Return whether dense torch is expected to be faster than the sparse kernels.
+
+        Args:
+            maps: Number of input maps.
+            density: Fraction of inputs that are not 0, summed over the planes.
+            planes: Planes per map, as left by sum pooling.
+            pixels: Whether the inputs are real numbers, not spikes.
+        """
+        lane, event, call = (PIXELS if pixels else SPIKES)[self.kernels][self.stage.is_conv]
+        work = self.stage.size * self.positions * maps
+        load = 0.0 if self.stage.is_conv else LOAD * self.stage.size  # a kernel stays in the cache
         sparse = work * self.stage.connectivity * (planes * lane + density * event)
         return sparse > call + load + MATMUL * work
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the currents of ``[maps, planes, *inputs]``; planes add up."""
+        """Return the currents of ``[maps, planes, *inputs]``, where planes are added up."""
         x = x.sum(1, dtype=torch.float32) if x.shape[1] > 1 else x[:, 0].float()
         bias = torch.from_numpy(self.stage.bias)
-        if self.is_conv:
+        if self.stage.is_conv:
             return functional.conv2d(x, self.weight, bias, padding=self.stage.padding)
         return functional.linear(x.flatten(1), self.weight, bias)

@@ -1,4 +1,4 @@
-"""Images to look at: an array, a picture, or the test part of a data set."""
+"""Images for inference: a NumPy array, a PNG picture, or the test part of a data set."""
 
 from pathlib import Path
 
@@ -10,15 +10,25 @@ from spikewire import data as datasets
 from spikewire.errors import SpikewireError, check
 from spikewire.runtime.model import Runtime
 
-LUMA = (0.299, 0.587, 0.114)
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 def read_images(
     source: str, runtime: Runtime, data_dir: str | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return normalised images, and labels where there are any.
+    """Return normalised images, and their labels where a data set has them.
 
-    Whole numbers are pixels of 0..255; floats are taken as normalised already.
+    Args:
+        source: Path of a ``.npy`` array or a ``.png`` picture, or the name of a data set. An array
+            of uint8 holds pixels of 0..255; an array of floats is normalised already.
+        runtime: The network that the images are for.
+        data_dir: Directory of the data sets; None for the default.
+
+    Returns:
+        Images ``[batch, *input_shape]``, and labels ``[batch]`` or None.
+
+    Raises:
+        SpikewireError: If the source is unknown, cannot be read, or has no image.
     """
     if source in datasets.DATASETS:
         data = datasets.load(source, data_dir)
@@ -26,19 +36,23 @@ def read_images(
     path = Path(source)
     known = ", ".join(datasets.DATASETS)
     if path.suffix not in (".npy", ".png"):
-        raise SpikewireError(f"input: {source!r} is no .npy, no .png and no data set ({known})")
+        raise SpikewireError(f"input: {source!r} is neither .npy, .png nor a data set ({known})")
+    images = fit_shape(read_pixels(path), runtime.network.input_shape)
+    check(len(images) > 0, "input", source, "at least one image")
+    return images.float() if images.is_floating_point() else runtime.normalise(images), None
+
+
+def read_pixels(path: Path) -> np.ndarray:
+    """Return the array or the picture in a file."""
     try:
-        pixels = read_array(path) if path.suffix == ".npy" else read_picture(path)
+        return read_array(path) if path.suffix == ".npy" else read_picture(path)
     except (OSError, ValueError, SyntaxError) as error:
         reason = " ".join((getattr(error, "strerror", None) or str(error)).split())[:80]
-        raise SpikewireError(f"{source}: cannot be read ({reason})") from None
-    images = fit(pixels, runtime.network.input_shape)
-    check(len(images) > 0, "input", source, "at least one image")
-    return (runtime.normalise(images) if not images.is_floating_point() else images.float()), None
+        raise SpikewireError(f"{path}: cannot be read ({reason})") from None
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Return a .npy array; nothing pickled is accepted."""
+    """Return a .npy array; pickled objects are refused."""
     array = np.load(path, allow_pickle=False)
     kinds = "uint8 pixels or floats"
     check(array.dtype == np.uint8 or array.dtype.kind == "f", "input", str(array.dtype), kinds)
@@ -46,7 +60,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """Return a PNG as uint8 ``[1, channels, height, width]``, without its transparency."""
+    """Return a PNG as uint8 ``[1, channels, height, width]``, without its alpha channel."""
     from matplotlib.image import imread
 
     picture = np.asarray(imread(path))
@@ -57,8 +71,8 @@ def read_picture(path: Path) -> np.ndarray:
     return picture[:, :, :channels].transpose(2, 0, 1)[None]
 
 
-def fit(pixels: np.ndarray, shape: tuple[int, ...]) -> Tensor:
-    """Add a missing batch or channel axis, and make grey of colours where one channel is needed."""
+def fit_shape(pixels: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+    """Add a missing batch or channel axis, and convert colours to grey for a single channel."""
     images = torch.from_numpy(np.ascontiguousarray(pixels))
     if len(shape) == 3 and shape[0] == 1 and images.ndim in (2, 3):
         images = images.unsqueeze(-3)

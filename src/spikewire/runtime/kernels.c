@@ -1,11 +1,11 @@
 /* Event-driven inference: only arriving spikes cost work.
  *
- * Spikes are bits, 16 to a word: [map][plane][channel][row][word], where a map is one time step of
+ * Spikes are bits, 16 per word: [map][plane][channel][row][word], where a map is one time step of
  * one sample. A sum pool keeps the positions of its window as planes; a maximum pool merges them.
  *
- * Every path adds to a current in ascending order of (input, plane), one rounding an addition, so
- * that all of them, and the torch twin in fallback.py, fire alike bit for bit. Build with
- * -ffp-contract=off. Sizes and indices are checked by the caller, layers.py.
+ * Every path adds to a current in ascending order of (input, plane), with one rounding per
+ * addition, so that all paths, and the torch twin in fallback.py, give bit-identical spikes. Build
+ * with -ffp-contract=off. Sizes and indices are checked by the caller, layers.py.
  */
 #include <stdint.h>
 #include <string.h>
@@ -22,9 +22,9 @@ enum { PORTABLE, AVX2, AVX512 };
 enum { NO_LEAK, MULTIPLY, DIVIDE };
 
 typedef struct {
-    int32_t leak; /* MULTIPLY: 1 / tau is exact, and much quicker than dividing by tau */
+    int32_t leak; /* MULTIPLY: 1 / tau is exact, and much faster than dividing by tau */
     float tau, threshold, rest;
-    float fall; /* soft reset: threshold - rest, which a spike takes away; hard reset: 0 */
+    float fall; /* soft reset: threshold - rest, which a spike subtracts; hard reset: 0 */
 } neuron_t;
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct {
     int32_t path;
     neuron_t neuron;
     const int64_t *start;   /* conv: taps of an output; linear: synapses of an input */
-    const uint32_t *offset; /* conv: where in a plane a tap's words begin */
+    const uint32_t *offset; /* conv: where the words of a tap begin in a plane */
     const uint16_t *post;   /* linear: output within the block */
     const float *weight;
     const float *bias;
@@ -147,7 +147,7 @@ static fire_t *const FIRE[] = {
 #endif
 };
 
-/* Lanes beyond the width of a map are no neurons. */
+/* Clear the bits of lanes beyond the width of a map: they are not neurons. */
 static void trim(const layer_t *l, uint16_t *spikes, int64_t words)
 {
     if (l->tail != 0xffff)
@@ -155,7 +155,7 @@ static void trim(const layer_t *l, uint16_t *spikes, int64_t words)
             spikes[v] &= (uint16_t)l->tail;
 }
 
-/* The same current [batch][channel][vectors][LANES] at each step. */
+/* Feed the same current [batch][channel][vectors][LANES] at each step. */
 void spikewire_fire(const layer_t *l, const float *current, float *state, uint16_t *spikes)
 {
     const int64_t words = l->channels * l->vectors;
@@ -169,14 +169,14 @@ void spikewire_fire(const layer_t *l, const float *current, float *state, uint16
 }
 
 /* ---------------------------------------------------------------- convolution
- * One tile of currents: add a tap's weight wherever its shifted spike bit is set. */
+ * One tile of currents: add the weight of a tap wherever its shifted spike bit is set. */
 
 typedef void add_t(const layer_t *, int64_t, const uint16_t *, float *, int64_t);
 
 typedef float four_t __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t bits_t __attribute__((vector_size(16)));
 
-/* Four lanes make a vector on most machines; the compiler splits it where they do not. */
+/* Most machines have vectors of four floats; elsewhere the compiler splits them. */
 static void add_portable(const layer_t *l, int64_t channel, const uint16_t *masks, float *current,
                          int64_t vectors)
 {
@@ -241,8 +241,8 @@ __attribute__((target("avx512f"))) static void add_avx512(const layer_t *l, int6
                                                           const uint16_t *masks, float *current,
                                                           int64_t vectors)
 {
-    /* A test against the lanes' bits makes two masks of one broadcast word, and is quicker than
-     * moving each mask through a general register. */
+    /* Testing one broadcast pair of words against the bits of the lanes gives two masks, and is
+     * faster than moving each mask through a general register. */
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i even = _mm512_sllv_epi32(_mm512_set1_epi32(1), lane);
     const __m512i odd = _mm512_slli_epi32(even, LANES);
@@ -294,10 +294,11 @@ static void fill(float *current, float bias, int64_t count)
         current[i] = bias;
 }
 
-/* Output channels first..last of all maps. masks come from spikewire_spread; scratch holds the current
- * of one channel; spikes NULL writes currents [batch][step][channel][vectors][LANES] instead. */
+/* Compute output channels first..last of all maps. masks come from spikewire_spread; scratch holds
+ * the current of one channel; if spikes is NULL, write currents
+ * [batch][step][channel][vectors][LANES] instead. */
 void spikewire_conv(const layer_t *l, const uint16_t *masks, float *state, float *scratch,
-                 uint16_t *spikes, float *currents, int64_t first, int64_t last)
+                    uint16_t *spikes, float *currents, int64_t first, int64_t last)
 {
     const int64_t lanes = l->vectors * LANES;
     for (int64_t o = first; o < last; o++)
@@ -315,9 +316,10 @@ void spikewire_conv(const layer_t *l, const uint16_t *masks, float *state, float
             }
 }
 
-/* images: [batch][in][rows][width], zero-padded; offset counts floats; rows of LANES * row_words. */
+/* Compute the currents of real-valued images [batch][in][rows][width], zero-padded; offset counts
+ * floats; rows of the output have LANES * row_words floats. */
 void spikewire_conv_analogue(const layer_t *l, const float *images, int64_t image, int64_t width,
-                          float *currents, int64_t first, int64_t last)
+                             float *currents, int64_t first, int64_t last)
 {
     const int64_t line = l->row_words * LANES, rows = l->vectors / l->row_words;
     for (int64_t o = first; o < last; o++)
@@ -334,17 +336,17 @@ void spikewire_conv_analogue(const layer_t *l, const float *images, int64_t imag
 }
 
 /* ---------------------------------------------------------------- fully connected
- * A block of `vectors` words of outputs, of `total` words in all, from word `begin` on. */
+ * A block of `vectors` words of outputs, starting at word `begin` of `total` words. */
 
-/* Up to GROUP steps of a sample run together: a column is fetched once, and each of its weights
- * added to the currents of those steps in which the input fires. */
+/* Up to GROUP steps of a sample run together: a column is fetched once, and each of its weights is
+ * added to the currents of the steps in which the input fires. */
 enum { GROUP = 8 };
 
 typedef struct {
-    uint32_t input, steps; /* one bit a step */
+    uint32_t input, steps; /* one bit per step */
 } event_t;
 
-/* Write down the inputs that fire in `steps` maps, in order, once for each plane. */
+/* List the inputs that fire in `steps` maps, in order, once per plane; return their number. */
 static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps, int64_t rows,
                            int64_t row_words, int64_t width, event_t *events)
 {
@@ -371,7 +373,7 @@ static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps
     return count;
 }
 
-/* The columns lie far apart: ask for them ahead of time, all of a short one. */
+/* Columns are far apart in memory: prefetch them, a short one completely. */
 static inline void fetch(const layer_t *l, const event_t *events, int64_t e, int64_t count)
 {
     enum { AHEAD = 8, LINE = 16, MOST = 8 * LINE };
@@ -400,7 +402,8 @@ static void columns_single(const layer_t *l, const event_t *events, int64_t coun
 
 typedef float group_t __attribute__((vector_size(4 * GROUP), aligned(4), may_alias));
 
-/* current: [output][GROUP]. A weight times 0 leaves a sum as it is, times 1 is the weight itself. */
+/* current: [output][GROUP]. Adding a weight times 0 does not change a sum; a weight times 1 is
+ * exact. */
 static inline __attribute__((always_inline)) void
 columns(const layer_t *l, const event_t *events, int64_t count, float *current)
 {
@@ -434,11 +437,11 @@ static columns_t *const COLUMNS[] = {
 #endif
 };
 
-/* Input rows of `width` neurons; `events` has room for all inputs in all planes, `scratch` for
- * 1 + GROUP currents; spikes NULL writes currents [batch][step][total][LANES]. */
+/* Input rows have `width` neurons; `events` has room for all inputs in all planes, `scratch` for
+ * 1 + GROUP currents; if spikes is NULL, write currents [batch][step][total][LANES] instead. */
 void spikewire_linear(const layer_t *l, const uint16_t *input, int64_t rows, int64_t row_words,
-                   int64_t width, int64_t begin, int64_t total, float *state, float *scratch,
-                   event_t *events, uint16_t *spikes, float *currents)
+                      int64_t width, int64_t begin, int64_t total, float *state, float *scratch,
+                      event_t *events, uint16_t *spikes, float *currents)
 {
     const int64_t lanes = l->vectors * LANES, stride = l->steps == 1 ? 1 : GROUP;
     columns_t *add = l->steps == 1 ? columns_single : COLUMNS[l->path];
@@ -466,8 +469,9 @@ void spikewire_linear(const layer_t *l, const uint16_t *input, int64_t rows, int
             spikes[map * total + total - 1] &= (uint16_t)l->tail;
 }
 
+/* Compute the currents of real-valued images [batch][inputs]. */
 void spikewire_linear_analogue(const layer_t *l, const float *images, int64_t inputs, int64_t begin,
-                            int64_t total, float *currents)
+                               int64_t total, float *currents)
 {
     for (int64_t b = 0; b < l->batch; b++) {
         const float *x = images + b * inputs;
@@ -482,7 +486,7 @@ void spikewire_linear_analogue(const layer_t *l, const float *images, int64_t in
 
 /* ---------------------------------------------------------------- between layers */
 
-/* Sixteen bits from `at` on, which may lie partly or wholly outside the row. */
+/* Return sixteen bits starting at bit `at`; bits outside the row are 0. */
 static unsigned bits_at(const uint16_t *row, int64_t words, int64_t at)
 {
     const int64_t word = at >> 4;
@@ -492,7 +496,7 @@ static unsigned bits_at(const uint16_t *row, int64_t words, int64_t at)
     return (low >> shift | high << (LANES - shift)) & 0xffff;
 }
 
-/* A row of up to 64 bits fits a register: shift it once for each tap. */
+/* A row of up to 64 bits fits in a register: shift it once per tap. */
 static void spread_short(const uint16_t *row, int64_t words, int64_t taps, int64_t padding,
                          uint16_t *out, int64_t stride, int64_t out_words)
 {
@@ -506,10 +510,10 @@ static void spread_short(const uint16_t *row, int64_t words, int64_t taps, int64
     }
 }
 
-/* Bit x of masks[map][k][padding + y] is spike[map][y][x + k - padding]; zero rows around.
- * Bits beyond the width of the output only reach lanes that are no neurons. */
+/* Shift the spikes: bit x of masks[map][k][padding + y] is spike[map][y][x + k - padding]; rows of
+ * padding are 0. Bits beyond the width of the output only reach lanes that are not neurons. */
 void spikewire_spread(const uint16_t *spikes, uint16_t *masks, int64_t maps, int64_t height,
-                   int64_t words, int64_t taps, int64_t padding, int64_t out_words)
+                      int64_t words, int64_t taps, int64_t padding, int64_t out_words)
 {
     const int64_t rows = height + 2 * padding, stride = rows * out_words;
     const int is_short = words <= 4 && out_words <= 4 && taps <= 32;
@@ -529,6 +533,7 @@ void spikewire_spread(const uint16_t *spikes, uint16_t *masks, int64_t maps, int
         }
 }
 
+/* Return the sixteen bits of x at even positions. */
 static unsigned even_bits(uint32_t x)
 {
     x &= 0x55555555;
@@ -538,7 +543,8 @@ static unsigned even_bits(uint32_t x)
     return (x | x >> 8) & 0xffff;
 }
 
-static unsigned every(const uint16_t *row, int64_t words, int64_t at, int64_t size)
+/* Return sixteen bits of a row, `size` apart, starting at bit `at`. */
+static unsigned strided_bits(const uint16_t *row, int64_t words, int64_t at, int64_t size)
 {
     if (size == 2)
         return even_bits(bits_at(row, words, at) | bits_at(row, words, at + LANES) << LANES);
@@ -548,11 +554,12 @@ static unsigned every(const uint16_t *row, int64_t words, int64_t at, int64_t si
     return bits;
 }
 
-/* Windows of size x size: each position a plane, or all of them merged. A plane of the input is
- * [channel][height][words]; out: [map][size * size or 1][channel][out_height][out_words]. */
+/* Pool windows of size x size: one plane per position, or all positions merged. A plane of the
+ * input is [channel][height][words]; a map of out is
+ * [size * size or 1][channel][out_height][out_words]. */
 void spikewire_pool(const uint16_t *spikes, uint16_t *out, int64_t maps, int64_t channels,
-                 int64_t height, int64_t words, int64_t size, int64_t out_height,
-                 int64_t out_words, uint32_t tail, int32_t merge)
+                    int64_t height, int64_t words, int64_t size, int64_t out_height,
+                    int64_t out_words, uint32_t tail, int32_t merge)
 {
     const int64_t plane = channels * out_height * out_words, planes = merge ? 1 : size * size;
     memset(out, 0, sizeof(uint16_t) * (size_t)(maps * planes * plane));
@@ -565,7 +572,7 @@ void spikewire_pool(const uint16_t *spikes, uint16_t *out, int64_t maps, int64_t
                 uint16_t *to = out + (map * planes + p) * plane
                                + (c * out_height + y / size) * out_words;
                 for (int64_t v = 0; v < out_words; v++)
-                    to[v] |= (uint16_t)every(row, words, v * LANES * size + x, size);
+                    to[v] |= (uint16_t)strided_bits(row, words, v * LANES * size + x, size);
                 to[out_words - 1] &= (uint16_t)tail;
             }
         }

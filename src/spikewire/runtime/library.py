@@ -1,4 +1,4 @@
-"""The compiled kernels, if the install could build them."""
+"""The compiled kernels, loaded with ctypes: where they are, their signatures, their records."""
 
 import ctypes
 import logging
@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from spikewire.errors import unknown
+from spikewire.errors import check_word
 from spikewire.formats.network import Neuron
 
-PATHS = {"portable": 0, "avx2": 1, "avx512": 2}
+SUFFIXES = (".so", ".pyd", ".dll", *EXTENSION_SUFFIXES)  # with and without the tag of a Python
+PATHS = {"portable": 0, "avx2": 1, "avx512": 2}  # as numbered in kernels.c
 LANES = 16
 GROUP = 8  # time steps that run together in a fully connected layer
 pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -56,7 +57,7 @@ SIGNATURES = {
 
 
 def bind(path: str | Path) -> ctypes.CDLL:
-    """Load a library of kernels and tell ctypes what its functions take."""
+    """Load a library of kernels and declare the arguments of its functions."""
     library = ctypes.CDLL(str(path))
     library.spikewire_best_path.restype = ctypes.c_int
     for name, arguments in SIGNATURES.items():
@@ -65,49 +66,61 @@ def bind(path: str | Path) -> ctypes.CDLL:
     return library
 
 
+def find_library(folder: Path) -> Path | None:
+    """Return the file of the compiled kernels in a folder, under any suffix of a library."""
+    candidates = (folder / f"_kernels{suffix}" for suffix in SUFFIXES)
+    return next((path for path in candidates if path.exists()), None)
+
+
 @cache
 def installed() -> ctypes.CDLL | None:
-    """Return the library built by the install; say once in the log if there is none."""
-    here = Path(__file__).parent
-    for suffix in EXTENSION_SUFFIXES:
-        path = here / f"_kernels{suffix}"
-        if path.exists():
-            return bind(path)
+    """Return the compiled kernels of the installation; log a warning once if there are none."""
+    path = find_library(Path(__file__).parent)
+    if path is not None:
+        return bind(path)
     logging.getLogger("spikewire").warning("no compiled kernels: inference runs on torch, slowly")
     return None
 
 
-def paths(library: ctypes.CDLL | None) -> list[str]:
-    """Return the ways to compute that this machine has, the quickest first; "torch" always."""
+def available_kernels(library: ctypes.CDLL | None) -> list[str]:
+    """Return the names of the kernels that this machine can run, the fastest first.
+
+    Args:
+        library: The compiled kernels, or None.
+
+    Returns:
+        Some of "avx512", "avx2" and "portable", and always "torch" at the end.
+    """
     best = -1 if library is None else library.spikewire_best_path()
     compiled = [name for name, code in PATHS.items() if code <= best]
     return [*reversed(compiled), "torch"]
 
 
-def choose(path: str | None, library: ctypes.CDLL | None) -> str:
-    """Return `path` if it is there, or the quickest one."""
-    present = paths(library)
-    if path is not None and path not in present:
-        raise unknown("kernels", path, present)
-    return path or present[0]
+def choose_kernels(name: str | None, library: ctypes.CDLL | None) -> str:
+    """Return `name` if these kernels are available, and the fastest ones for None."""
+    available = available_kernels(library)
+    if name is None:
+        return available[0]
+    check_word("kernels", name, available)
+    return name
 
 
-def neuron_record(neuron: Neuron | None) -> NeuronRecord:
-    """Return the constants; without neurons they are not read."""
+def make_neuron_record(neuron: Neuron | None) -> NeuronRecord:
+    """Return the constants of neurons; for None, a record that is not read."""
     if neuron is None:
         return NeuronRecord()
     tau = neuron.tau
-    leak = 0 if tau is None else 1 if exact_inverse(tau) else 2
+    leak = 0 if tau is None else 1 if has_exact_inverse(tau) else 2
     fall = neuron.threshold - neuron.rest if neuron.reset == "soft" else 0.0
     return NeuronRecord(leak, 0.0 if tau is None else tau, neuron.threshold, neuron.rest, fall)
 
 
-def exact_inverse(tau: float) -> bool:
-    """Whether multiplying with 1 / tau is the same as dividing by tau: a power of two is."""
+def has_exact_inverse(tau: float) -> bool:
+    """Return whether multiplying by 1 / tau equals dividing by tau, as for a power of two."""
     return bool(np.frexp(np.float32(tau))[0] == 0.5)
 
 
-def layer_record(fields: Mapping[str, Any]) -> LayerRecord:
+def make_layer_record(fields: Mapping[str, Any]) -> LayerRecord:
     """Return the record; arrays become their addresses, so the caller keeps them alive."""
     plain = {k: v.ctypes.data if isinstance(v, np.ndarray) else v for k, v in fields.items()}
     return LayerRecord(**plain)

@@ -1,6 +1,5 @@
-"""A packed network that answers: whole images, or one time step at a time."""
+"""Runtime and Stream: a network on the CPU, for whole images or one time step at a time."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -9,33 +8,94 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spikewire.data.normalise import normalise
 from spikewire.errors import check
 from spikewire.formats import nir, packed
 from spikewire.formats.network import Network
-from spikewire.runtime.fallback import Torch
-from spikewire.runtime.library import choose, installed
-from spikewire.runtime.native import Native
+from spikewire.runtime.fallback import TorchEngine
+from spikewire.runtime.library import choose_kernels, installed
+from spikewire.runtime.native import NativeEngine
 
-MEMBRANES = 2**24  # neurons x images at once: 64 MB
+MAX_MEMBRANES = 2**24  # neurons x images computed at once: 64 MB
 
 
 def load(
     path: str | Path, *, threads: int = 1, kernels: str | None = None, exact: bool = False
 ) -> "Runtime":
-    """Return the network in a packed file, ready to run; nothing in the file is executed."""
+    """Load a packed file, ready to run; nothing in the file is executed.
+
+    Args:
+        path: Path of a packed file, as written by ``spikewire export``.
+        threads: Number of threads, from 1 to 256.
+        kernels: ``"avx512"``, ``"avx2"``, ``"portable"`` or ``"torch"``; None for the fastest that
+            this machine has.
+        exact: Whether spikes must not depend on the batch size and the kernels; see `Runtime`.
+
+    Returns:
+        The network as a `Runtime`.
+
+    Raises:
+        SpikewireError: If the file is missing or damaged, or an argument is out of range.
+
+    Example:
+        >>> model = spikewire.load("model.packed.safetensors", threads=2)
+        >>> model.predict(model.normalise(pixels))
+        tensor([7, 2, 1])
+    """
     return Runtime(packed.read(path), threads=threads, kernels=kernels, exact=exact)
 
 
 def from_nir(source: Any, *, time_steps: int = 8, dt: float = nir.DT, **options: Any) -> "Runtime":
-    """Return the network of a NIR graph or file, ready to run; `options` are those of `Runtime`."""
+    """Load a NIR graph or file, ready to run.
+
+    Args:
+        source: A `nir.NIRGraph`, or the path of a NIR file: a chain of Conv2d, Affine, Linear, LIF,
+            IF, AvgPool2d, SumPool2d and Flatten.
+        time_steps: Time steps per image; NIR does not store them.
+        dt: Length of a time step in seconds that the file was written for.
+        **options: `threads`, `kernels` and `exact` of `Runtime`.
+
+    Returns:
+        The network as a `Runtime`. It expects normalised images: NIR stores no mean and std.
+
+    Raises:
+        SpikewireError: If the file is damaged, or the graph has nodes that are not supported.
+
+    Example:
+        >>> model = spikewire.from_nir("model.nir", time_steps=8)
+        >>> model.predict(images)
+        tensor([7, 2, 1])
+    """
     return Runtime(nir.from_nir(source, time_steps=time_steps, dt=dt), **options)
 
 
 class Runtime:
-    """A network on the CPU; `kernels` are avx512, avx2, portable or torch.
+    """A network that runs on the CPU, where only arriving spikes cost work.
 
-    Stages go through dense torch where that is quicker, which adds in another order; `exact`
-    forbids it, and then spikes depend neither on the batch nor on the kernels.
+    A stage is computed by dense torch where that is expected to be faster. Dense torch adds in
+    another order, so a membrane potential within rounding error of the threshold may fire or not.
+    `exact` turns this off: spikes then depend neither on the batch size nor on the kernels.
+
+    Args:
+        network: The network to run.
+        threads: Number of threads, from 1 to 256.
+        kernels: ``"avx512"``, ``"avx2"``, ``"portable"`` or ``"torch"``; None for the fastest that
+            this machine has.
+        exact: Whether to compute every stage with the sparse kernels.
+        library: The compiled kernels as returned by `spikewire.runtime.library.bind`; None for
+            those of the installation.
+
+    Attributes:
+        network: The network.
+        kernels: The kernels in use.
+
+    Raises:
+        SpikewireError: If `threads` is out of range, or this machine does not have `kernels`.
+
+    Example:
+        >>> model = Runtime(trace_model(trained))
+        >>> model(images).shape  # [time, batch, classes]
+        torch.Size([8, 32, 10])
     """
 
     def __init__(
@@ -49,113 +109,188 @@ class Runtime:
     ) -> None:
         check(1 <= threads <= 256, "threads", threads, "from 1 to 256")
         library = library or installed()
-        self.network, self.threads = network, threads
-        self.kernels = choose(kernels, library)
+        self.network = network
+        self.kernels = choose_kernels(kernels, library)
         if self.kernels == "torch":
-            self.engine: Native | Torch = Torch(network, exact)
+            self.engine: NativeEngine | TorchEngine = TorchEngine(network, exact)
         else:
-            self.engine = Native(network, library, self.kernels, threads, exact)
+            self.engine = NativeEngine(network, library, self.kernels, threads, exact)
 
     def normalise(self, pixels: NDArray[np.uint8] | Tensor) -> Tensor:
-        """Return ``(pixels / 255 - mean) / std`` of uint8 images, as in training."""
-        images = torch.as_tensor(pixels).float()
-        if not self.network.mean:
-            return images / 255
-        mean, std = (
-            torch.tensor([255 * value for value in numbers]).view(-1, 1, 1)
-            for numbers in (self.network.mean, self.network.std)
-        )
-        return images.sub(mean).div_(std)
+        """Return ``(pixels / 255 - mean) / std``, as in training.
+
+        Args:
+            pixels: Images ``[batch, channels, height, width]`` of 0..255.
+
+        Returns:
+            float32 images of the same shape.
+        """
+        return normalise(torch.as_tensor(pixels), self.network.mean, self.network.std)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Map normalised images ``[batch, ...]`` to ``[time, batch, classes]``, as in training."""
-        neurons = sum(math.prod(place.neurons) for place in self.network.geometry)
-        parts = images.split(max(2, MEMBRANES // neurons)) if len(images) else [images]
+        """Return the outputs of the network, as in training.
+
+        Args:
+            images: Normalised images ``[batch, *input_shape]``.
+
+        Returns:
+            Spikes, or currents where the last layer has no neurons: ``[time, batch, classes]``.
+
+        Raises:
+            SpikewireError: If the images have another shape or are not finite.
+        """
+        size = max(2, MAX_MEMBRANES // self.network.neuron_count)
+        parts = images.split(size) if len(images) else [images]
         steps = self.network.time_steps
         return torch.cat([self.stream(len(part)).advance(part, steps) for part in parts], 1)
 
     def stream(self, batch: int = 1) -> "Stream":
-        """Return neurons at rest that are fed one time step after the other."""
-        check(batch >= 1, "batch", batch, "at least 1")
+        """Return a stream of `batch` samples whose neurons are at rest.
+
+        Raises:
+            SpikewireError: If `batch` is below 1.
+        """
         return Stream(self, batch)
 
     def predict(self, images: Tensor, early_exit: float | None = None) -> Tensor:
         """Return the class of each image.
 
-        With `early_exit` an image is done once its best class leads by more than `early_exit` x
-        the steps left. At 1 no answer of a spiking readout can change; below, some may.
+        Args:
+            images: Normalised images ``[batch, *input_shape]``.
+            early_exit: Stop an image once its best class leads by more than `early_exit` times the
+                remaining time steps. At 1, no prediction of a spiking readout can change; below,
+                some may. None computes all time steps.
+
+        Returns:
+            Indices of classes ``[batch]``.
+
+        Raises:
+            SpikewireError: If the images do not fit, or `early_exit` is negative.
         """
         return self.decide(images, early_exit)[0]
 
     def decide(self, images: Tensor, early_exit: float | None = None) -> tuple[Tensor, Tensor]:
-        """Return the class of each image and the time steps that it took."""
+        """Return the class of each image, and the number of time steps it took.
+
+        Args:
+            images: Normalised images ``[batch, *input_shape]``.
+            early_exit: See `predict`.
+
+        Returns:
+            Indices of classes and numbers of time steps, both ``[batch]``.
+
+        Raises:
+            SpikewireError: If the images do not fit, or `early_exit` is negative.
+        """
         steps = self.network.time_steps
         if early_exit is None:
             return self(images).mean(0).argmax(1), torch.full((len(images),), steps)
         check(early_exit >= 0, "early_exit", early_exit, "at least 0")
-        stream, scores = self.stream(len(images)), torch.zeros(len(images), self.classes)
-        taken, open_ = torch.full((len(images),), steps), torch.arange(len(images))
-        current = self.engine.current(as_input(self.network, images))
+        stream, classes = self.stream(len(images)), len(self.network.classes)
+        scores, taken = torch.zeros(len(images), classes), torch.full((len(images),), steps)
+        active = torch.arange(len(images))  # images that are not decided yet
+        current = self.engine.compute_current(check_images(self.network, images))
         for step in range(1, steps + 1):
-            scores[open_] += stream.feed(current, 1)[0]
-            best = scores[open_].topk(min(2, self.classes), 1).values
+            scores[active] += stream.feed(current, 1)[0]
+            best = scores[active].topk(min(2, classes), 1).values
             undecided = best[:, 0] - best[:, -1] <= early_exit * (steps - step)
-            taken[open_[~undecided]] = step
-            open_, current = open_[undecided], current[undecided.numpy()]
+            taken[active[~undecided]] = step
+            active, current = active[undecided], current[undecided.numpy()]
             stream.keep(undecided)
-            if not len(open_):
+            if not len(active):
                 break
         return scores.argmax(1), taken
 
-    def trace(self, images: Tensor) -> dict[str, Tensor]:
-        """Return the spikes ``[time, batch, ...]`` of every layer of neurons."""
-        found: dict[str, Tensor] = {}
+    def record_spikes(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the spikes of every layer of neurons.
 
-        def seen(number: int, spikes: NDArray[np.bool_]) -> None:
-            found[self.network.stages[number].name] = torch.from_numpy(spikes.copy())
+        Args:
+            images: Normalised images ``[batch, *input_shape]``.
 
-        current = self.engine.current(as_input(self.network, images))
-        self.engine.run(current, self.network.time_steps, self.engine.rest(len(images)), seen)
-        return found
+        Returns:
+            Boolean spikes ``[time, batch, ...]`` by the name of the stage.
 
-    @property
-    def classes(self) -> int:
-        """How many classes there are."""
-        return len(self.network.classes)
+        Raises:
+            SpikewireError: If the images have another shape or are not finite.
+        """
+        recorded: dict[str, Tensor] = {}
+
+        def on_spikes(number: int, spikes: NDArray[np.bool_]) -> None:
+            recorded[self.network.stages[number].name] = torch.from_numpy(spikes.copy())
+
+        current = self.engine.compute_current(check_images(self.network, images))
+        state = self.engine.make_state(len(images))
+        self.engine.run_(current, self.network.time_steps, state, on_spikes)
+        return recorded
 
 
 class Stream:
-    """Membranes that are kept between steps."""
+    """A batch of samples that is fed step by step; membrane potentials are kept between steps.
+
+    Args:
+        model: The network.
+        batch: Number of samples, at least 1.
+
+    Raises:
+        SpikewireError: If `batch` is below 1.
+
+    Example:
+        >>> stream = model.stream(batch=1)
+        >>> for frame in frames:
+        ...     output = stream.step(frame)  # [batch, classes]
+    """
 
     def __init__(self, model: Runtime, batch: int) -> None:
+        check(batch >= 1, "batch", batch, "at least 1")
         self.model, self.batch = model, batch
-        self.state = model.engine.rest(batch)
+        self.state = model.engine.make_state(batch)
 
     def step(self, images: Tensor) -> Tensor:
-        """Feed images ``[batch, ...]`` for one time step; return ``[batch, classes]``."""
+        """Feed normalised images ``[batch, ...]`` for one time step; return ``[batch, classes]``.
+
+        Raises:
+            SpikewireError: If the images do not fit.
+        """
         return self.advance(images, 1)[0]
 
     def advance(self, images: Tensor, steps: int) -> Tensor:
-        """Feed the same images for some steps; return ``[steps, batch, classes]``."""
-        check(len(images) == self.batch, "images", len(images), f"{self.batch}, as many as before")
-        check(steps >= 1, "steps", steps, "at least 1")
-        return self.feed(self.model.engine.current(as_input(self.model.network, images)), steps)
+        """Feed the same images at several time steps.
 
-    def feed(self, current: Any, steps: int) -> Tensor:
-        """Feed the current of the first layer itself."""
-        outputs = self.model.engine.run(current, steps, self.state)
+        Args:
+            images: Normalised images ``[batch, *input_shape]``.
+            steps: Number of time steps, at least 1.
+
+        Returns:
+            Outputs ``[steps, batch, classes]``.
+
+        Raises:
+            SpikewireError: If the images do not fit, or `steps` is below 1.
+        """
+        expected = f"{self.batch}, the batch size of the stream"
+        check(len(images) == self.batch, "images", len(images), expected)
+        check(steps >= 1, "steps", steps, "at least 1")
+        array = check_images(self.model.network, images)
+        return self.feed(self.model.engine.compute_current(array), steps)
+
+    def feed(self, current: NDArray[np.float32], steps: int) -> Tensor:
+        """Feed the current of the first layer, as `compute_current` of the engine returns it.
+
+        Returns:
+            Outputs ``[steps, batch, classes]``.
+        """
+        outputs = self.model.engine.run_(current, steps, self.state)
         network = self.model.network
         votes = torch.from_numpy(np.ascontiguousarray(outputs))
         return votes.unflatten(-1, (len(network.classes), network.vote)).mean(-1)
 
     def keep(self, chosen: Tensor) -> None:
-        """Go on with some samples of the batch only."""
+        """Continue with the samples of the batch where the boolean tensor `chosen` is True."""
         self.state = [u[chosen.numpy()] for u in self.state]
         self.batch = int(chosen.sum())
 
 
-def as_input(network: Network, images: Tensor) -> NDArray[np.float32]:
-    """Return images as the engines take them, if they fit."""
+def check_images(network: Network, images: Tensor) -> NDArray[np.float32]:
+    """Return images as the engines expect them; refuse those that do not fit."""
     shape, sizes = tuple(images.shape), ", ".join(map(str, network.input_shape))
     check(shape[1:] == network.input_shape, "images", shape, f"[batch, {sizes}]")
     check(len(images) > 0, "images", shape, "at least one")

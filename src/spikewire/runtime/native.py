@@ -1,6 +1,6 @@
-"""A network on the C kernels, stage after stage.
+"""A network on the C kernels, one stage after the other.
 
-All time steps of a layer run before the next layer begins, so threads meet once a layer.
+All time steps of a layer run before the next layer begins, so threads are joined once per layer.
 """
 
 import math
@@ -13,97 +13,129 @@ import torch
 from numpy.typing import NDArray
 
 from spikewire.formats.network import Network
-from spikewire.runtime.layers import Conv, Floats, Linear, Words, planes_after, unpack
+from spikewire.runtime.layers import Conv, Floats, Linear, Words, count_planes, unpack
 
 State = list[Floats]
-Seen = Callable[[int, NDArray[np.bool_]], None]
+OnSpikes = Callable[[int, NDArray[np.bool_]], None]
 CHUNK = 2**22  # bytes of shifted spikes at once: about what stays in the cache
 
 
-class Native:
-    """A network on one of the C paths; `current`, `rest` and `run` are what a `Runtime` needs.
+class NativeEngine:
+    """A network on one of the C paths; `Runtime` uses `compute_current`, `make_state` and `run_`.
 
-    Unless `exact`, stages are computed densely where that is quicker.
+    Args:
+        network: The network.
+        library: The compiled kernels.
+        path: Name of the C path: "avx512", "avx2" or "portable".
+        threads: Number of threads.
+        exact: Whether to compute every stage sparsely.
     """
 
     def __init__(
-        self, network: Network, library: Any, path: str, threads: int, exact: bool = True
+        self, network: Network, library: Any, path: str, threads: int, exact: bool
     ) -> None:
         self.network, self.library, self.exact = network, library, exact
         self.layers: list[Conv | Linear] = []
         planes = 1
-        for stage, place in zip(network.stages, network.geometry, strict=True):
-            kind = Linear if len(stage.shape) == 2 else Conv
-            self.layers.append(kind(stage, place, planes, path, threads))
-            planes = planes_after(stage.pool)
-        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        for stage, geometry in zip(network.stages, network.geometry, strict=True):
+            kind = Conv if stage.is_conv else Linear
+            self.layers.append(kind(stage, geometry, planes, path, threads))
+            planes = count_planes(stage.pool)
+        self.executor = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def each(self, run: Callable[[Any], None], parts: Sequence[Any]) -> None:
-        """Do the parts at once; ctypes lets go of the interpreter's lock."""
-        if self.pool is None or len(parts) == 1:
+        """Run the parts in parallel; ctypes releases the global interpreter lock."""
+        if self.executor is None or len(parts) == 1:
             for part in parts:
                 run(part)
         else:
-            list(self.pool.map(run, parts))
+            list(self.executor.map(run, parts))
 
-    def current(self, images: Floats) -> Floats:
-        """Return what the first layer makes of images ``[batch, *input_shape]``."""
-        first, batch = self.layers[0], len(images)
-        if not self.exact and first.dense.wins(batch, 1.0, pixels=True):
-            share = np.count_nonzero(images) / images.size
-            if first.dense.wins(batch, share, pixels=True):
-                return first.lay_out(first.dense(torch.from_numpy(images).unsqueeze(1)))
-        return first.analogue(self.library, images, self.each)
+    def compute_current(self, images: Floats) -> Floats:
+        """Return the current of the first layer for images ``[batch, *input_shape]``."""
+        first = self.layers[0]
+        if not self.exact and self._is_dense_faster_on_pixels(images):
+            return first.pad_rows(first.dense(torch.from_numpy(images).unsqueeze(1)))
+        return first.feed_pixels(self.library, images, self.each)
 
-    def rest(self, batch: int) -> State:
-        """Return a state before the first step."""
-        return [layer.rest(batch) for layer in self.layers]
+    def _is_dense_faster_on_pixels(self, images: Floats) -> bool:
+        """Count the pixels that are not 0 only where their number decides."""
+        dense, batch = self.layers[0].dense, len(images)
+        if not dense.is_faster(batch, 1.0, pixels=True):
+            return False
+        return dense.is_faster(batch, np.count_nonzero(images) / images.size, pixels=True)
 
-    def run(self, current: Floats, steps: int, state: State, seen: Seen | None = None) -> Floats:
-        """Advance `steps`; return the outputs ``[steps, batch, outputs]``."""
-        largest = max(layer.bytes for layer in self.layers)
+    def make_state(self, batch: int) -> State:
+        """Return the membrane potentials before the first time step."""
+        return [layer.make_state(batch) for layer in self.layers]
+
+    def run_(
+        self, current: Floats, steps: int, state: State, on_spikes: OnSpikes | None = None
+    ) -> Floats:
+        """Advance `state` in place by `steps` time steps of the same current of the first layer.
+
+        Args:
+            current: As returned by `compute_current`.
+            steps: Number of time steps.
+            state: Membrane potentials, as returned by `make_state`.
+            on_spikes: Called with the number of each stage and its spikes ``[steps, batch, ...]``.
+
+        Returns:
+            Outputs ``[steps, batch, outputs]``.
+        """
+        largest = max(layer.map_bytes for layer in self.layers)
         size = len(current)
-        if seen is None and largest:
+        if on_spikes is None and largest:
             size = max(1, CHUNK // (steps * largest))
-        parts = []
+        outputs = []
         for begin in range(0, len(current), size):
-            here = slice(begin, begin + size)
-            parts.append(self._run(current[here], steps, [u[here] for u in state], seen))
-        return np.concatenate(parts, 1)
+            part = slice(begin, begin + size)
+            outputs.append(
+                self._run_part_(current[part], steps, [u[part] for u in state], on_spikes)
+            )
+        return np.concatenate(outputs, 1)
 
-    def _run(self, current: Floats, steps: int, state: State, seen: Seen | None) -> Floats:
+    def _run_part_(
+        self, current: Floats, steps: int, state: State, on_spikes: OnSpikes | None
+    ) -> Floats:
         x: Any = None
         for number, (layer, u) in enumerate(zip(self.layers, state, strict=True)):
             if number:
-                x = self.advance(layer, x, u)
+                x = self.advance_(layer, x, u)
             elif layer.stage.neuron is None:
                 x = np.repeat(current[:, None], steps, 1)
             else:
-                x = layer.fire(self.library, current, steps, u)
-            if seen and layer.stage.neuron:
-                maps = unpack(x, layer.place.neurons)
-                seen(number, maps.reshape(len(current), steps, *layer.place.neurons).swapaxes(0, 1))
+                x = layer.fire_(self.library, current, steps, u)
+            if on_spikes and layer.stage.neuron:
+                shape = layer.geometry.neurons
+                maps = unpack(x, shape).reshape(len(current), steps, *shape)
+                on_spikes(number, maps.swapaxes(0, 1))
             x = layer.pool(self.library, x)
-        return self._outputs(x).swapaxes(0, 1)
+        return self._read_outputs(x).swapaxes(0, 1)
 
-    def advance(self, layer: Conv | Linear, x: Words, state: Floats) -> Any:
-        """Return what a layer makes of spikes, densely where that is quicker."""
-        if not self.exact and self._dense_wins(layer, x):
-            return layer.densely(self.library, x, state)
-        return layer.spiking(self.library, x, state, self.each)
+    def advance_(self, layer: Conv | Linear, x: Words, state: Floats) -> Words | Floats:
+        """Return the spikes or currents of a layer, computed by dense torch where that is faster.
 
-    def _dense_wins(self, layer: Conv | Linear, x: Words) -> bool:
+        `state` is updated in place.
+        """
+        if not self.exact and self._is_dense_faster(layer, x):
+            return layer.feed_spikes_densely_(self.library, x, state)
+        return layer.feed_spikes_(self.library, x, state, self.each)
+
+    def _is_dense_faster(self, layer: Conv | Linear, x: Words) -> bool:
         """Count spikes only where their number decides."""
-        maps, planes = math.prod(x.shape[:2]), layer.planes
-        none, most = (layer.dense.wins(maps, share, planes=planes) for share in (0, planes))
-        if none == most:
-            return most
+        maps, planes, dense = math.prod(x.shape[:2]), layer.planes, layer.dense
+        with_none, with_all = (dense.is_faster(maps, d, planes=planes) for d in (0, planes))
+        if with_none == with_all:
+            return with_all
         spikes = np.count_nonzero(np.unpackbits(x.view(np.uint8)).view(bool))
-        share = spikes / (maps * math.prod(layer.place.inputs))
-        return layer.dense.wins(maps, share, planes=planes)
+        density = spikes / (maps * math.prod(layer.geometry.inputs))
+        return dense.is_faster(maps, density, planes=planes)
 
-    def _outputs(self, x: Any) -> Floats:
-        count = self.network.stages[-1].shape[0]
-        if self.network.stages[-1].neuron is None:
+    def _read_outputs(self, x: Any) -> Floats:
+        """Return ``[batch, steps, outputs]`` of the last stage."""
+        last = self.network.stages[-1]
+        count = last.shape[0]
+        if last.neuron is None:
             return x[..., :count]
         return unpack(x, (count,)).reshape(*x.shape[:2], count).astype(np.float32)

@@ -1,1 +1,7 @@
-"""Training: the loop, one step, resuming and evaluation."""
+"""Training: the loop, one step, resuming, evaluation, and the optional parts."""
+
+from spikewire.train.evaluate import evaluate_run
+from spikewire.train.loop import Epoch, Result, Step, fit
+from spikewire.train.signals import Interrupted
+
+__all__ = ["Epoch", "Interrupted", "Result", "Step", "evaluate_run", "fit"]

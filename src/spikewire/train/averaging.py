@@ -1,66 +1,45 @@
-"""Weight averaging over the run's end, and BatchNorm statistics to go with the averaged weights."""
+"""Weight averaging: an exponential mean of what the network sees, under the final masks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from spikewire.pruning.masks import apply_masks
+from spikewire.pruning import apply_masks
 
 
-class Average:
+class WeightAverage:
     """An exponential mean of every parameter: ``a <- decay a + (1 - decay) w``.
 
-    It averages what the network sees. `install` puts it into the model under the final masks, so
-    the wiring is exactly the method's own.
+    Args:
+        model: the model in training.
+        decay: fraction of the mean that is kept per step.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model, self.decay = model, decay
-        self.values = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.model = model
+        self.mean = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        self.update()  # the first update is a copy
 
-    @torch.no_grad()
     def update(self) -> None:
         """Take one step of the mean."""
-        torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
-            list(self.values.values()),
-            [p.detach() for p in self.model.parameters()],
-            1 - self.decay,
-        )
+        self.mean.update_parameters(self.model)
 
     @torch.no_grad()
-    def install(self, masks: Mapping[str, Tensor]) -> None:
+    def install_(self, masks: Mapping[str, Tensor]) -> None:
         """Give the model the mean weights, absent synapses exactly 0."""
+        values = self.state_dict()
         for name, parameter in self.model.named_parameters():
-            parameter.copy_(self.values[name])
+            parameter.copy_(values[name])
         apply_masks(self.model, masks)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the mean so far."""
-        return dict(self.values)
+        """Return the mean by name of parameter."""
+        return {name: p.detach() for name, p in self.mean.module.named_parameters()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a saved mean."""
-        for name, value in self.values.items():
+        """Continue from a saved mean."""
+        for name, value in self.state_dict().items():
             value.copy_(state[name])
-
-
-@torch.no_grad()
-def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Replace BatchNorm's running statistics by the plain mean over `batches` of images."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    if not norms:
-        return
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a cumulative mean
-    was_training = model.training
-    model.train()
-    for images in batches:
-        model(images)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    model.train(was_training)

@@ -1,4 +1,4 @@
-"""What a config names: device, network, optimizer, batches, arithmetic."""
+"""Builders of what a config names: device, network, optimizer, batches, autocast."""
 
 import torch
 from torch import nn
@@ -10,10 +10,11 @@ from spikewire.data import Batches, Dataset
 from spikewire.distributed import ALONE, Ranks
 from spikewire.errors import check
 from spikewire.nn import models
+from spikewire.nn.layers import Spiking
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
-    """Return the device; auto takes the GPU where there is one, each rank its own."""
+    """Return the device; auto takes the GPU if one is available, each rank its own."""
     present = torch.cuda.is_available()
     check(name != "cuda" or present, "device", name, "cpu or auto; torch finds no CUDA device")
     if name == "cpu" or not present:
@@ -22,19 +23,22 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
         return torch.device("cuda")
     count = torch.cuda.device_count()
     check(
-        ranks.local < count, "device", name, f"cpu for more ranks on a machine than GPUs, {count}"
+        ranks.local_rank < count,
+        "device",
+        name,
+        f"cpu for more ranks on a machine than GPUs, {count}",
     )
-    torch.cuda.set_device(ranks.local)
-    return torch.device("cuda", ranks.local)
+    torch.cuda.set_device(ranks.local_rank)
+    return torch.device("cuda", ranks.local_rank)
 
 
 def load_data(config: Config, data: Dataset | None = None) -> Dataset:
-    """Return the data set as the network sees it; `data` stands in for the named one."""
+    """Return the data set as the network sees it; `data` replaces the named one."""
     data = data or datasets.load(config.dataset, config.data_dir or None)
     return data.centred(config.centre)
 
 
-def build_model(config: Config, data: Dataset, device: torch.device) -> models.Spiking:
+def build_model(config: Config, data: Dataset, device: torch.device) -> Spiking:
     """Return the network, if it fits the data."""
     model = models.build(
         config.model,
@@ -103,9 +107,9 @@ def test_batches(config: Config, data: Dataset, device: torch.device) -> Batches
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
-    """Return bf16 autocast if the config asks for it; losses compute in fp32 all the same.
+    """Return bf16 autocast where the config sets it; losses are computed in fp32 anyway.
 
-    Every weight is used once, so there is nothing to cache; a CUDA graph must not find any.
+    Every weight is used once, so there is nothing to cache; a CUDA graph must not find a cache.
     """
     half = config.precision == "bf16"
     return torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=False)

@@ -1,4 +1,4 @@
-"""A trained network teaches: Hinton, Vinyals, Dean, 2015, https://arxiv.org/abs/1503.02531."""
+"""Distillation from a trained network: Hinton, Vinyals, Dean, 2015, https://arxiv.org/abs/1503.02531."""
 
 from collections.abc import Callable
 
@@ -10,26 +10,39 @@ from spikewire.config import Config
 from spikewire.data import Dataset
 from spikewire.nn.losses import logits
 from spikewire.runs.rundir import RunDir
-from spikewire.train.trained import field_of_errors, trained
+from spikewire.train.pretrained import field_of_errors, load_trained
 
-SOFTNESS = 2.0
+TEMPERATURE = 2.0
 
 
 def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of logits."""
-    student, teacher = (functional.log_softmax(x / SOFTNESS, dim=1) for x in (student, teacher))
-    return SOFTNESS**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    """Return ``s^2 KL(softmax(teacher / s) || softmax(student / s))`` of logits, s = 2."""
+    student, teacher = (functional.log_softmax(x / TEMPERATURE, dim=1) for x in (student, teacher))
+    loss = functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    return TEMPERATURE**2 * loss
 
 
-def load(student: Config, data: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Return the teacher as a function from the student's images to logits, without gradients."""
+def load_teacher(
+    student: Config, data: Dataset, device: torch.device
+) -> Callable[[Tensor], Tensor]:
+    """Return the teacher as a function from the student's images to logits, without gradients.
+
+    Args:
+        student: settings of the run; `teacher` names the teacher's run directory.
+        data: the data set.
+        device: where to put the teacher.
+
+    Raises:
+        SpikewireError: if the teacher's run has not finished or does not fit the data.
+    """
     with field_of_errors("teacher"):
         config = RunDir.open(student.teacher).config()
-        model, _ = trained(student.teacher, config, data, device)
-    apart = student.centre - config.centre
+        model, _ = load_trained(student.teacher, config, data, device)
+    difference = student.centre - config.centre
 
-    def teach(images: Tensor) -> Tensor:
+    def forward(images: Tensor) -> Tensor:
         with torch.no_grad():
-            return logits(model(images + apart if apart else images), config.rate_scale)
+            images = images + difference if difference else images
+            return logits(model(images), config.rate_scale)
 
-    return teach
+    return forward

@@ -1,4 +1,4 @@
-"""How good a network is, and what of it is there."""
+"""Evaluation: accuracy and loss of a network, in training or of a finished run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,15 +10,16 @@ from torch import Tensor
 
 from spikewire.data import Batches
 from spikewire.distributed import ALONE, Ranks
-from spikewire.nn.losses import LOSSES, correct
+from spikewire.nn.losses import LOSSES, count_correct
+from spikewire.pruning.masks import connectivity, layer_rows
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import autocast, choose_device, load_data, test_batches
-from spikewire.train.trained import trained
+from spikewire.train.pretrained import load_trained
 
 
 @dataclass
 class Score:
-    """A finished network on the test set; `nonzero` is the share of weights that are not 0."""
+    """A finished network on the test set; `nonzero` is the fraction of weights that are not 0."""
 
     accuracy: float
     loss: float
@@ -34,50 +35,48 @@ def evaluate(
     loss: Callable[[Tensor, Tensor], Tensor],
     ranks: Ranks = ALONE,
 ) -> tuple[float, float]:
-    """Return accuracy and mean loss of a network in evaluation mode, perhaps compiled."""
+    """Return accuracy and mean loss of a network.
+
+    Args:
+        forward: the network in evaluation mode, perhaps compiled.
+        batches: the test images.
+        loss: loss of an output and its labels.
+        ranks: the processes that each evaluate a part.
+    """
     count = len(batches.labels)
     sums = torch.zeros(2, dtype=torch.float64, device=batches.labels.device)
     right, lost = sums
     for images, labels in batches.epoch(0, part=ranks.part):
         output = forward(images)
-        right += correct(output, labels)
+        right += count_correct(output, labels)
         lost += loss(output, labels).double() * len(labels)
     ranks.sum_(sums)
     return float(right) / count, float(lost) / count
 
 
-def connectivity(masks: dict[str, Tensor]) -> float:
-    """Return the share of synapses that exist."""
-    return sum(int(mask.sum()) for mask in masks.values()) / sum(map(Tensor.numel, masks.values()))
+def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Score:
+    """Evaluate the network of a finished run on the test set.
 
+    Args:
+        run: run directory.
+        flags: settings as text that replace those of the run, such as ``{"device": "cpu"}``.
 
-def describe(weights: dict[str, Tensor], masks: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """Return one row a layer: synapses that exist by mask, and weights that are not zero."""
-    return [
-        {
-            "name": name,
-            "shape": tuple(mask.shape),
-            "present": int(mask.sum()),
-            "nonzero": int(weights[name].count_nonzero()),
-            "total": mask.numel(),
-            "connectivity": int(mask.sum()) / mask.numel(),
-        }
-        for name, mask in masks.items()
-    ]
+    Raises:
+        SpikewireError: if the run has not finished, or its data is missing.
 
-
-def score(run: str | Path, flags: Mapping[str, str] | None = None) -> Score:
-    """Test the network in a run directory on the test set; `flags` go over its config."""
+    Example:
+        >>> evaluate_run("runs/digits-gradr-1").accuracy
+    """
     config = RunDir.open(run).config(flags)
     device = choose_device(config.device)
     data = load_data(config)
-    model, masks = trained(run, config, data, device)
+    model, masks = load_trained(run, config, data, device)
 
     def loss(output: Tensor, labels: Tensor) -> Tensor:
         return LOSSES[config.loss](output, labels, config.rate_scale, 0.0)
 
     with autocast(config, device):
         accuracy, mean_loss = evaluate(model, test_batches(config, data, device), loss)
-    layers = describe(model.state_dict(), masks)
+    layers = layer_rows(masks, model.state_dict())
     nonzero = sum(row["nonzero"] for row in layers) / sum(row["total"] for row in layers)
     return Score(accuracy, mean_loss, connectivity(masks), nonzero, layers)

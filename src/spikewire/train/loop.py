@@ -1,10 +1,10 @@
-"""`fit()`: the one training loop, for CPU, GPU and torchrun, with checkpoint and resume."""
+"""`fit`: the training loop: epochs, steps, evaluation, checkpoints, and stopping."""
 
 import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,21 @@ from torch import Tensor, nn
 
 from spikewire.config import Config
 from spikewire.data import Dataset
-from spikewire.distributed import joined
-from spikewire.errors import SpikewireError, TrainingFailed, check
-from spikewire.runs.lock import locked
+from spikewire.distributed import process_group
+from spikewire.errors import TrainingFailed
+from spikewire.pruning.masks import connectivity, layer_rows, totals
 from spikewire.runs.rundir import RunDir
-from spikewire.runs.traces import Traces
 from spikewire.train.build import autocast
-from spikewire.train.evaluate import connectivity, describe, evaluate
-from spikewire.train.signals import Interrupted, interrupts
-from spikewire.train.step import Place, Training, prepare
+from spikewire.train.evaluate import evaluate
+from spikewire.train.resume import load_traces, open_run
+from spikewire.train.signals import Interrupted, Received, deferred_signals
+from spikewire.train.step import Position, Training, prepare
+from spikewire.train.telemetry import Telemetry, tensorboard
 
-PEEK = {"cpu": 1, "cuda": 50}  # steps between looks at the loss; on a GPU each one waits for it
-AGREE = 64  # steps between checks that all ranks hold the same bits
+LOOK_EVERY = {"cpu": 1, "cuda": 50}  # steps between looks at the loss; on a GPU each one waits
+COMPARE_EVERY = 64  # steps between checks that all ranks hold the same bits
+
+Row = dict[str, Any]
 
 
 class Diverged(TrainingFailed):
@@ -34,7 +37,7 @@ class Diverged(TrainingFailed):
 
 @dataclass(frozen=True)
 class Step:
-    """Told after each optimizer step; `step` counts from 1."""
+    """Passed to the progress callback after each optimizer step; `step` counts from 1."""
 
     step: int
     total_steps: int
@@ -42,25 +45,36 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Told after each epoch: its line of the metrics."""
+    """Passed to the progress callback after each epoch: its line of the metrics."""
 
-    row: dict[str, Any]
+    row: Row
     epochs: int
 
 
-Progress = Callable[[Step | Epoch], None]
+Progress = Callable[[Step | Epoch], bool | None]
 
 
 @dataclass
 class Result:
-    """What a run reached at its last epoch; `asked` is the connectivity asked for, if any."""
+    """A finished run at its last epoch.
+
+    Attributes:
+        accuracy: test accuracy in [0, 1].
+        connectivity: actual fraction of weights that exist.
+        target: target connectivity; None where the method has none.
+        seconds: training and test time.
+        layers: one row per layer: name, shape, present, total, nonzero, connectivity.
+        history: one row per epoch, as in ``metrics.jsonl``.
+        model: the trained network, a plain module with exact zeros.
+        masks: name -> bool tensor, True = the synapse exists.
+    """
 
     accuracy: float
     connectivity: float
-    asked: float | None
+    target: float | None
     seconds: float
-    layers: list[dict[str, Any]]
-    history: list[dict[str, Any]]
+    layers: list[Row]
+    history: list[Row]
     model: nn.Module
     masks: dict[str, Tensor]
 
@@ -73,220 +87,180 @@ def fit(
     resume: bool = False,
     progress: Progress = lambda event: None,
 ) -> Result:
-    """Train as `config` says; with `run`, keep everything in that directory.
+    """Train a network; started by torchrun, train it together with the other ranks.
 
-    `resume` goes on from the checkpoint in `run`. `data` stands in for the named data set. Started
-    by torchrun, it trains together with the other ranks; the first one reports and writes.
+    Seeds torch's generators with ``config.seed``.
+
+    Args:
+        config: all settings.
+        run: directory to keep config, metrics, checkpoints and the trained network in; None keeps
+            nothing. Under torchrun the first rank writes.
+        data: a data set to use instead of the one named in `config`.
+        resume: continue from the checkpoint in `run`.
+        progress: called with a `Step` after each step and an `Epoch` after each epoch; when it
+            returns True, the run is saved and stops with `Interrupted`.
+
+    Returns:
+        The results of the last epoch and the trained network.
+
+    Raises:
+        SpikewireError: if settings, data or run directory cannot be used.
+        TrainingFailed: if loss or weights are not finite any more.
+        Interrupted: after SIGINT, SIGTERM or a stop by `progress`; the state is saved.
+
+    Example:
+        >>> result = spikewire.fit(spikewire.resolve("digits", flags={"epochs": "3"}), "runs/first")
+        >>> result.accuracy, result.connectivity
     """
-    with joined() as ranks, fastest_convolutions():
+    with process_group() as ranks, fastest_convolutions():
         count = config.threads
         if resume and run:
-            count = ranks.broadcast(lambda: RunDir.open(run).threads(config.threads))
+            count = ranks.broadcast(lambda: RunDir.open(run).thread_count(config.threads))
         with threads(count):
             training = prepare(config, data, fresh=not resume, ranks=ranks)
-            with _opened(training, run, resume) as folder:
-                return _run(training, folder, progress)
+            with open_run(training, run, resume) as folder:
+                return train(training, folder, progress)
 
 
-@contextmanager
-def _opened(training: Training, run: str | Path | None, resume: bool) -> Iterator[RunDir | None]:
-    """Make the run directory, or bring `training` to where the one that is there has stopped.
-
-    No other process trains in it meanwhile. Only the first rank has it; the others get its state.
-    """
-    if run is None:
-        check(not resume, "resume", resume, "given together with a run directory")
-        yield None
-        return
-    config, ranks = training.config, training.ranks
-    fresh = None if resume else training.state_dict()  # to which every rank adds
-    with ExitStack() as stack:
-
-        def begin() -> dict[str, Any] | None:
-            folder = RunDir.open(run) if resume else RunDir.make(run, config)
-            stack.enter_context(locked(folder.path, "training"))
-            if resume:
-                return _saved(folder, config)
-            RunDir.create(run, config, training.device, fresh)
-            return None
-
-        saved = ranks.broadcast(begin)
-        folder = RunDir(run) if ranks.first else None
-        if saved is not None:
-            _load(training, saved, folder or RunDir(run))
-            if folder:
-                folder.cut(training.place.epoch)
-        yield folder
-
-
-def _saved(folder: RunDir, config: Config) -> dict[str, Any]:
-    """Return the state to go on from."""
-    folder.sweep()
-    if folder.finished:
-        raise SpikewireError(
-            f"{folder.path}: has already reached its end; there is nothing to resume"
-        )
-    return folder.load_checkpoint(config)
-
-
-def _load(training: Training, saved: dict[str, Any], folder: RunDir) -> None:
-    """Bring `training` to a saved state that was written by such a run."""
-    try:
-        training.load_state_dict(saved)
-        epoch, batch = training.place.epoch, training.place.batch
-        fits = 0 <= epoch < training.config.epochs and 0 <= batch <= len(training.train)
-    except SpikewireError:
-        raise
-    except Exception as error:  # what another program has written fails anywhere inside torch
-        raise _foreign(folder) from error
-    if not fits:
-        raise _foreign(folder)
-
-
-def _foreign(folder: RunDir) -> SpikewireError:
-    return SpikewireError(
-        f"{folder.path}: its checkpoint is not of such a run; it cannot be resumed"
-    )
-
-
-def _traces(training: Training, folder: RunDir | None) -> Traces:
-    """Return what was traced up to here by the run that is gone on with."""
-    if folder is None or (arrays := folder.load_traces()) is None:
-        return Traces()
-    try:
-        traces = Traces.of(arrays)
-    except (LookupError, TypeError, ValueError):
-        raise SpikewireError(f"{folder.path}: its traces are damaged; remove them") from None
-    traces.cut(training.place.epoch)
-    return traces
-
-
-def _run(training: Training, folder: RunDir | None, progress: Progress) -> Result:
-    """Go through the epochs that are left."""
-    config, method, ranks = training.config, training.method, training.ranks
+def train(training: Training, folder: RunDir | None, progress: Progress) -> Result:
+    """Train the epochs that are left; keep everything in `folder` if there is one."""
+    config = training.config
     history = folder.history() if folder else []
-    collector = training.collector
-    collector.traces = _traces(training, folder)
-
-    def save() -> None:
-        refuse_non_finite(training)
-        training.agree()
-        state = training.state_dict()
-        if folder:
-            folder.save_checkpoint(config, state)
-
-    with interrupts() as stop, _board(folder, config) as board:
-        stopped = Interrupted(signal.SIGTERM)  # said by a rank that only follows the others
-
-        def tell(event: Step | Epoch) -> None:
-            nonlocal stopped
-            try:
-                if ranks.first:
-                    progress(event)
-                stop()
-            except KeyboardInterrupt as asked:
-                training.stop, stopped = True, asked
-            if stops(training):
-                save()
-                raise stopped
-
-        training.agree()
+    telemetry = Telemetry(config.trace_every, config.epochs, load_traces(training, folder))
+    board = folder if config.tensorboard else None
+    with deferred_signals() as received, tensorboard(board) as log:
+        training.require_equal_ranks()
         while True:
-            train_epoch(training, tell)
-            refuse_non_finite(training)
-            last = training.place.epoch + 1 == config.epochs
-            stats = method.stats()
-            collector.look(training.place.epoch + 1, method)
-            # What finish() changes belongs to the figure reported: it comes before the last test.
-            masks = training.finish() if last else method.masks()
-            row = measure(training, masks, stats)
-            with autocast(config, training.device):
-                images = (images for images, _ in training.test.epoch(0))
-                row |= collector.row(row["epoch"], training.model, masks, images)
+            if train_epoch(training, progress, received):
+                stop(training, folder, received)
+            last = training.position.epoch + 1 == config.epochs
+            row, masks = end_epoch(training, telemetry, last)
             history.append(row)
-            if folder:
-                if collector.due(row["epoch"]):
-                    folder.save_traces(collector.traces.arrays())
-                folder.append(row)
-            board(row)
+            save_row(folder, row, telemetry)
+            log(row)
             if last:
                 break
-            training.place = Place(epoch=row["epoch"])
+            training.position = Position(epoch=row["epoch"])
             if row["epoch"] % config.checkpoint_every == 0:
-                save()
-            tell(Epoch(row, config.epochs))
+                save_checkpoint(training, folder)
+            if stops(training, progress, received, Epoch(row, config.epochs)):
+                stop(training, folder, received)
         weights = training.model.state_dict()
         if folder:
             folder.save_model(weights, masks)  # a signal waits for this too: then all is done
-    if ranks.first:
+    if training.ranks.first:
         progress(Epoch(row, config.epochs))
     return Result(
         accuracy=row["accuracy"],
         connectivity=row["connectivity"],
-        asked=config.asked,
+        target=config.target,
         seconds=sum(past.get("seconds", 0.0) for past in history),
-        layers=describe(weights, masks),
+        layers=layer_rows(masks, weights),
         history=history,
         model=training.model,
         masks=masks,
     )
 
 
-def train_epoch(training: Training, tell: Progress) -> None:
-    """Take the steps that are left of the epoch."""
-    place, peek = training.place, PEEK[training.device.type]
-    start = time.perf_counter() - place.seconds
+def train_epoch(training: Training, progress: Progress, received: Received) -> bool:
+    """Take the steps that are left of the epoch; return whether to stop before its end."""
+    position, look_every = training.position, LOOK_EVERY[training.device.type]
+    start = time.perf_counter() - position.seconds
     training.model.train()
-    batches = training.train.epoch(place.epoch, place.batch, training.ranks.part)
+    batches = training.train.epoch(position.epoch, position.batch, training.ranks.part)
     for images, labels in batches:
-        place.loss_sum = place.loss_sum + training.step(images, labels).double()
-        place.seconds = time.perf_counter() - start
-        if training.steps % peek == 0 and not math.isfinite(place.loss_sum):
-            refuse_non_finite(training)
-        if training.steps % AGREE == 0:
-            training.agree()
-        tell(Step(training.steps, training.total_steps))
+        position.loss_sum = position.loss_sum + training.step(images, labels).double()
+        position.seconds = time.perf_counter() - start
+        if training.steps % look_every == 0 and not math.isfinite(position.loss_sum):
+            require_finite(training)
+        if training.steps % COMPARE_EVERY == 0:
+            training.require_equal_ranks()
+        if stops(training, progress, received, Step(training.steps, training.total_steps)):
+            return True
+    return False
 
 
-def stops(training: Training) -> bool:
-    """Tell whether to stop here: several ranks only where all of them look."""
+def stops(training: Training, progress: Progress, received: Received, event: Step | Epoch) -> bool:
+    """Call `progress`; return whether to stop here. Several ranks stop where all of them look."""
+    wanted = training.ranks.first and bool(progress(event))
+    training.stop = training.stop or wanted or received.first is not None
     if training.ranks.alone:
         return training.stop
-    return training.steps % PEEK[training.device.type] == 0 and bool(training.all_stop)
+    looking = training.steps % LOOK_EVERY[training.device.type] == 0
+    return looking and bool(training.any_stop)
 
 
-def measure(
-    training: Training, masks: dict[str, Tensor], stats: dict[str, float]
-) -> dict[str, Any]:
-    """Test the network as it is, where due; return the epoch's line of the metrics.
+def stop(training: Training, folder: RunDir | None, received: Received) -> None:
+    """Save the state and raise `Interrupted`; a rank that follows the others was not signalled."""
+    save_checkpoint(training, folder)
+    unsignalled = signal.SIGINT if training.stop else signal.SIGTERM
+    raise Interrupted(received.first or unsignalled)
 
-    Shares are in [0, 1]; what was not tested is None.
+
+def end_epoch(
+    training: Training, telemetry: Telemetry, last: bool
+) -> tuple[Row, dict[str, Tensor]]:
+    """Test and measure the network; return the epoch's line of the metrics, and the masks.
+
+    Fractions are in [0, 1]; accuracy and test_loss are None where the epoch is not tested.
     """
-    config, place, start = training.config, training.place, time.perf_counter()
+    require_finite(training)
+    config, pruner, epoch = training.config, training.pruner, training.position.epoch + 1
+    telemetry.trace(epoch, pruner)
+    # What finish() changes belongs to the figures reported: it comes before the last test.
+    masks = training.finish() if last else pruner.masks()
+    changes = pruner.changes()
     training.model.eval()
     training.model.time_steps = config.time_steps
-    accuracy, test_loss = None, None
-    if (place.epoch + 1) % config.test_every == 0 or place.epoch + 1 == config.epochs:
+    start, accuracy, test_loss = time.perf_counter(), None, None
+    if last or epoch % config.test_every == 0:
         with autocast(config, training.device):
             accuracy, test_loss = evaluate(
                 training.forward, training.test, training.loss, training.ranks
             )
-    return {
-        "epoch": place.epoch + 1,
+    row = {
+        "epoch": epoch,
         "step": training.steps,
         "accuracy": accuracy,
         "connectivity": connectivity(masks),
-        "loss": float(place.loss_sum) / len(training.train),
+        "loss": float(training.position.loss_sum) / len(training.train),
         "test_loss": test_loss,
         "lr": training.optimizer.param_groups[0]["lr"],
-        "seconds": place.seconds + time.perf_counter() - start,
-        "stats": stats,
+        "seconds": training.position.seconds + time.perf_counter() - start,
+        "stats": totals(changes),
+        "layers": changes,
     }
+    with autocast(config, training.device):
+        images = (images for images, _ in training.test.epoch(0))
+        row |= telemetry.measure(epoch, training.model, masks, images)
+    return row, masks
 
 
-def refuse_non_finite(training: Training) -> None:
-    """Raise if loss or weights are lost; spikes are bounded, so the loss alone does not tell."""
-    lost = "loss" if not math.isfinite(training.place.loss_sum) else ""
+def save_row(folder: RunDir | None, row: Row, telemetry: Telemetry) -> None:
+    """Write the epoch's line of the metrics, and its traces where due."""
+    if folder is None:
+        return
+    if telemetry.due(row["epoch"]):
+        folder.save_traces(telemetry.traces.arrays())
+    folder.append(row)
+
+
+def save_checkpoint(training: Training, folder: RunDir | None) -> None:
+    """Write all that decides how the run continues, if it is finite and the same on all ranks."""
+    require_finite(training)
+    training.require_equal_ranks()
+    state = training.state_dict()
+    if folder:
+        folder.save_checkpoint(training.config, state)
+
+
+def require_finite(training: Training) -> None:
+    """Check loss and weights; spikes are bounded, so the loss alone does not show a failure.
+
+    Raises:
+        Diverged: if one of them is infinite or NaN.
+    """
+    lost = "loss" if not math.isfinite(training.position.loss_sum) else ""
     for name, parameter in training.model.named_parameters():
         lost = lost or ("" if bool(parameter.isfinite().all()) else name)
     if lost:
@@ -315,19 +289,3 @@ def fastest_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-@contextmanager
-def _board(folder: RunDir | None, config: Config) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield what writes an epoch's figures to TensorBoard, if asked for."""
-    if not (folder and config.tensorboard):
-        yield lambda row: None
-        return
-    with folder.board() as writer:
-
-        def write(row: dict[str, Any]) -> None:
-            for key, value in {**row, **row["stats"], **row.get("measured", {})}.items():
-                if isinstance(value, float):
-                    writer.add_scalar(key, value, row["epoch"])
-
-        yield write

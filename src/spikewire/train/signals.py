@@ -1,43 +1,56 @@
-"""Ctrl-C and SIGTERM wait for the end of a step."""
+"""Signals: Ctrl-C and SIGTERM wait for the end of a step."""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked to stop; the step was finished and saved."""
+    """Training was stopped by a signal or by the progress callback; its state is saved.
+
+    Attributes:
+        number: the signal; SIGINT for the callback.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
 
-@contextmanager
-def interrupts() -> Iterator[Callable[[], None]]:
-    """Hold back SIGINT and SIGTERM; the callable raises what has come.
+@dataclass
+class Received:
+    """The signals that have come so far."""
 
-    A second SIGINT raises at once; Linux sends SIGTERM more than once when a parent with threads
-    dies. Outside the main thread nothing is held back.
-    """
-    came: list[int] = []
+    numbers: list[int] = field(default_factory=list)
 
-    def hold(number: int, frame: object) -> None:
-        came.append(number)
-        if came.count(signal.SIGINT) > 1:
+    @property
+    def first(self) -> int | None:
+        """The first signal, None if none has come."""
+        return self.numbers[0] if self.numbers else None
+
+    def add(self, number: int, frame: object) -> None:
+        """Handle a signal: record it; a second SIGINT raises at once.
+
+        Linux sends SIGTERM more than once when a parent with threads dies.
+        """
+        self.numbers.append(number)
+        if self.numbers.count(signal.SIGINT) > 1:
             raise Interrupted(number)
 
-    def stop() -> None:
-        if came:
-            raise Interrupted(came[0])
 
+@contextmanager
+def deferred_signals() -> Iterator[Received]:
+    """Record SIGINT and SIGTERM instead of acting on them; outside the main thread do nothing."""
+    received = Received()
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield received
         return
-    before = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, received.add) for number in numbers}
     try:
-        yield stop
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""The moving parts of a run: what one step computes, and all that decides what follows.
+"""`Training`: what one step computes, and all state that decides how a run continues.
 
 A step is a function of (config, step, saved state) alone: batches and rates come from the step's
-number, so a resumed run ends bit for bit where a never-stopped one does.
+number, so a resumed run ends with the same bits as an uninterrupted one.
 """
 
 import warnings
@@ -13,18 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import update_bn
 
 from spikewire.config import Config
 from spikewire.data import Batches, Dataset
 from spikewire.distributed import ALONE, GradientMean, Ranks
 from spikewire.errors import SpikewireError, check
-from spikewire.nn import models
+from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.layers import Spiking
 from spikewire.nn.losses import LOSSES, logits
-from spikewire.pruning.method import Method
-from spikewire.runs.traces import Collector
+from spikewire.pruning import Pruner
 from spikewire.schedules import RATES
-from spikewire.train import distillation as teacher
-from spikewire.train.averaging import Average, reestimate_
+from spikewire.train import distillation
+from spikewire.train.averaging import WeightAverage
 from spikewire.train.build import (
     autocast,
     build_model,
@@ -35,14 +36,14 @@ from spikewire.train.build import (
     training_batches,
 )
 from spikewire.train.cuda_graph import Graph, why_not
-from spikewire.train.trained import field_of_errors, load_weights_
+from spikewire.train.pretrained import field_of_errors, load_weights_
 
-BN_BATCHES = 100  # that make the statistics of averaged weights
-REHEARSAL = 512  # images of the first batch that are enough to set the scale of the first weights
+BN_BATCHES = 100  # for the BatchNorm statistics of averaged weights
+SCALE_IMAGES = 512  # of the first batch, to set the scale of the first weights
 
 
 @dataclass
-class Place:
+class Position:
     """Where a run is: all that has happened before batch `batch` of epoch `epoch`."""
 
     epoch: int = 0
@@ -53,100 +54,105 @@ class Place:
 
 @dataclass
 class Training:
-    """The moving parts of a run, built from its config alone."""
+    """Model, pruner, optimizer and batches of a run, built from its config alone."""
 
     config: Config
     device: torch.device
-    model: models.Spiking
+    model: Spiking
     forward: Callable[[Tensor], Tensor]
     optimizer: Optimizer
     train: Batches
     test: Batches
     teacher: Callable[[Tensor], Tensor] | None = None
     ranks: Ranks = ALONE
-    place: Place = field(default_factory=Place)
-    stop: bool = False  # whether this rank was asked to
-    all_stop: bool | Tensor = False  # whether any was, as told at the last step
+    position: Position = field(default_factory=Position)
+    stop: bool = False  # whether this rank wants to stop
+    any_stop: bool | Tensor = False  # whether any rank wanted to at the last step
 
     def __post_init__(self) -> None:
         self.total_steps = self.config.epochs * len(self.train)
         if self.config.init == "firing" and not self.config.start:
-            self._make_fire_()
+            self._scale_to_fire_()
         self.ranks.broadcast_model_(self.model)
-        self.means = GradientMean(self.ranks, self.model, self.ranks.share(self.config.batch_size))
-        self.method = self._attached()
-        field = self.method.sees_images
-        value, other = getattr(self.method, field, None), "one that looks at no images"
-        check(self.ranks.alone or not field, field, value, f"{other}, for several ranks")
-        self.work = self._captured() if self.config.graph else self.learn
-        self.average = Average(self.model, self.config.average) if self.config.average else None
-        self.collector = Collector(self.config.trace_every, self.config.epochs, self.method)
+        self.gradients = GradientMean(
+            self.ranks, self.model, self.ranks.fraction(self.config.batch_size)
+        )
+        self.pruner = self._attach()
+        self._refuse_rank_dependent()
+        self.compute = self._captured() if self.config.graph else self.learn
+        decay = self.config.average
+        self.average = WeightAverage(self.model, decay) if decay else None
 
-    def _attached(self) -> Method:
+    def _attach(self) -> Pruner:
         return self.config.build_method().attach(
             self.model, self.optimizer, total_steps=self.total_steps, seed=self.config.seed
         )
 
+    def _refuse_rank_dependent(self) -> None:
+        name = self.pruner.method.rank_dependent
+        value = getattr(self.pruner.method, name, None)
+        check(self.ranks.alone or not name, name, value, "independent of images, for several ranks")
+
     def _captured(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return `learn` as a CUDA graph, or as it is where there can be none."""
+        """Return `learn` as a CUDA graph, or as it is where a graph is not possible."""
         if self.device.type != "cuda":
             return self.learn
-        if reason := why_not(self.model, self.method, self.ranks):
+        if reason := why_not(self.model, self.pruner.method.name, self.ranks):
             warnings.warn(f"graph: not used, since {reason}", stacklevel=2)
             return self.learn
         return Graph(self.learn, self.model)
 
     @torch.no_grad()
-    def _make_fire_(self) -> None:
-        """Scale each layer so that the method's first wiring, sparse or not, fires."""
+    def _scale_to_fire_(self) -> None:
+        """Scale each layer so that the network fires under the method's first masks."""
         parameters = list(self.model.parameters())
         given = [parameter.clone() for parameter in parameters]
-        self._attached().detach()  # leaves the weights of the first wiring
-        wired = [parameter.clone() for parameter in parameters]
-        models.scale_to_fire_(self.model, next(self.train.epoch(0))[0][:REHEARSAL])
-        for parameter, before, first in zip(parameters, given, wired, strict=True):
+        self._attach().detach()  # leaves the weights under the first masks
+        masked = [parameter.clone() for parameter in parameters]
+        scale_to_fire_(self.model, next(self.train.epoch(0))[0][:SCALE_IMAGES])
+        for parameter, before, first in zip(parameters, given, masked, strict=True):
             scale = 1.0 if parameter.equal(first) else parameter.norm() / first.norm()
             parameter.copy_(before * scale)
 
     @property
     def steps(self) -> int:
         """Optimizer steps taken."""
-        return self.place.epoch * len(self.train) + self.place.batch
+        return self.position.epoch * len(self.train) + self.position.batch
 
-    def rate(self) -> float:
-        """Return the learning rate of the step to come; each round of the method starts anew."""
-        progress = self.steps / self.total_steps * self.method.rounds
+    def learning_rate(self) -> float:
+        """Return the learning rate of the next step; each cycle of the method starts again."""
+        progress = self.steps / self.total_steps * self.pruner.method.cycles
         return self.config.lr * RATES[self.config.schedule](progress % 1.0, self.config.warmup)
 
     def time_steps(self) -> int:
-        """Return the time steps of the step to come: fewer in the early parts, if there are any."""
+        """Return the time steps of the next step: fewer in the early parts, if there are any."""
         config = self.config
         parts = zip(config.early_time_steps, config.early, strict=True)
         now = (steps for steps, end in parts if self.steps < end * self.total_steps)
         return next(now, 0) or config.time_steps
 
     def loss(self, output: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Return the config's loss; tests are not smoothed."""
+        """Return the config's loss; tests use no label smoothing."""
         return LOSSES[self.config.loss](output, labels, self.config.rate_scale, smoothing)
 
     def distillation_loss(self, images: Tensor, output: Tensor) -> Tensor:
         """Return the loss against the teacher's output."""
         assert self.teacher is not None
         with autocast(self.config, self.device):
-            taught = self.teacher(images)
-        return teacher.distillation_loss(logits(output, self.config.rate_scale), taught)
+            expected = self.teacher(images)
+        return distillation.distillation_loss(logits(output, self.config.rate_scale), expected)
 
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take one optimizer step; return its loss, still on the device."""
-        rate = self.rate()
+        rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.time_steps = self.time_steps()
-        loss = self.work(images, labels)
+        loss = self.compute(images, labels)
         self.optimizer.step()
         if self.average:
             self.average.update()
-        self.place.batch += 1
+        self.position.batch += 1
         return loss
 
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -156,71 +162,72 @@ class Training:
             output = self.forward(images)
         loss = self.loss(output, labels, self.config.label_smoothing)
         if self.teacher:
-            loss = torch.lerp(
-                loss, self.distillation_loss(images, output), self.config.teacher_weight
-            )
-        loss, self.all_stop = self.means.backward(loss, self.stop)
+            distilled = self.distillation_loss(images, output)
+            loss = torch.lerp(loss, distilled, self.config.teacher_weight)
+        loss, self.any_stop = self.gradients.backward(loss, self.stop)
         return loss
 
     def finish(self) -> dict[str, Tensor]:
-        """Fix the wiring; where weights are averaged, leave the mean under it in the model."""
-        masks = self.method.finish()
+        """Fix the masks; where weights are averaged, leave their mean in the model."""
+        masks = self.pruner.finish()
         if self.average:
-            self.average.install(masks)
+            self.average.install_(masks)
             self.model.time_steps = self.config.time_steps
-            batches = islice(self.train.epoch(self.place.epoch, part=self.ranks.part), BN_BATCHES)
+            epoch = self.train.epoch(self.position.epoch, part=self.ranks.part)
             with autocast(self.config, self.device):
-                reestimate_(self.model, (images for images, _ in batches))
-            self.means.statistics_()
+                update_bn(islice(epoch, BN_BATCHES), self.model)
+            self.gradients.average_statistics_()
         return masks
 
-    def same(self) -> dict[str, Tensor]:
-        """Return what must be the same on all ranks: weights, wiring, all else a method keeps.
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """Return what must be equal on all ranks: weights, masks, all else a method keeps.
 
-        What an optimizer keeps is left out: a difference there is one in the weights a step later.
+        The optimizer's state is left out: a difference there is one in the weights a step later.
         """
-        method, average = self.method, self.average.state_dict() if self.average else {}
-        states = {f"{x.name} ({key})": v for x in method._layers for key, v in x.state.items()}
-        memory = {f"{name} (remembered)": value for name, value in method.memory.items()}
+        pruner, average = self.pruner, self.average.state_dict() if self.average else {}
+        states = {f"{x.name} ({key})": v for x in pruner.layers for key, v in x.state.items()}
+        memory = {f"{name} (remembered)": value for name, value in pruner.memory.items()}
         means = {f"{name} (averaged)": value for name, value in average.items()}
-        draws = {"the method's generator": method._generator.get_state()}
-        return self.model.state_dict() | states | memory | means | draws
+        generator = {"the pruner's generator": pruner.generator.get_state()}
+        return self.model.state_dict() | states | memory | means | generator
 
-    def agree(self) -> None:
-        """Raise on all ranks if what must be the same is not."""
+    def require_equal_ranks(self) -> None:
+        """Raise on all ranks if what must be equal is not."""
         if not self.ranks.alone:
-            self.ranks.agree(self.same(), self.steps)
+            self.ranks.require_equal(self.shared_tensors(), self.steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that decides what follows."""
+        """Return all that decides how the run continues."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         rng, *others = self.ranks.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
         return {
-            "place": {**asdict(self.place), "loss_sum": float(self.place.loss_sum)},
+            "place": {**asdict(self.position), "loss_sum": float(self.position.loss_sum)},
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "method": self.method.state_dict(),
+            "method": self.pruner.state_dict(),
             "average": self.average.state_dict() if self.average else {},
-            "seen": self.collector.seen,
             "rng": rng,
             "other_rngs": others,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state.
+
+        Raises:
+            SpikewireError: if it was saved by another number of ranks or another pruner.
+        """
         rngs = [state["rng"], *state.get("other_rngs", ())]
-        if len(rngs) != self.ranks.world:
+        if len(rngs) != self.ranks.world_size:
             raise SpikewireError(
-                f"ranks: {self.ranks.world} cannot go on with what {len(rngs)} have saved, since "
+                f"ranks: {self.ranks.world_size} cannot resume what {len(rngs)} have saved, since "
                 f"sums and random numbers differ; start it with {len(rngs)} in all"
             )
-        self.place = Place(**state["place"])
+        self.position = Position(**state["place"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.method.load_state_dict(state["method"])
+        self.pruner.load_state_dict(state["method"])
         if self.average:
             self.average.load_state_dict(state["average"])
-        self.collector.seen = {k: v.to(self.device) for k, v in state["seen"].items()}
         rng = rngs[self.ranks.rank]
         torch.set_rng_state(rng["cpu"])
         if self.device.type == "cuda" and rng["cuda"] is not None:
@@ -230,13 +237,17 @@ class Training:
 def prepare(
     config: Config, data: Dataset | None = None, *, fresh: bool = True, ranks: Ranks = ALONE
 ) -> Training:
-    """Return network, optimizer, method and batches at step 0; seeds torch with `config.seed`.
+    """Return network, optimizer, pruner and batches at step 0; seeds torch with `config.seed`.
 
-    What is not `fresh` gets its weights from a checkpoint, and needs no `start` any more.
+    Args:
+        config: all settings.
+        data: a data set to use instead of the named one.
+        fresh: whether the run starts here; a resumed one gets its weights from a checkpoint.
+        ranks: the processes that train together.
     """
     device = choose_device(config.device, ranks)
-    enough = f"at least the number of ranks, {ranks.world}"
-    check(config.batch_size >= ranks.world, "batch_size", config.batch_size, enough)
+    enough = f"at least the number of ranks, {ranks.world_size}"
+    check(config.batch_size >= ranks.world_size, "batch_size", config.batch_size, enough)
     data = load_data(config, data)
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)
@@ -246,9 +257,9 @@ def prepare(
             load_weights_(model, config.start)
     if config.sync_batchnorm:
         check(device.type == "cuda", "sync_batchnorm", True, "false on a CPU, where torch has none")
-        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in its place; no kernel of ours fuses it
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in place; not fused by our kernels
     train = training_batches(config, data, device)
-    next(train.epoch(0))  # an augmentation too large for the images says so here
+    next(train.epoch(0))  # an augmentation too large for the images raises here
     training = Training(
         config=config,
         device=device,
@@ -257,9 +268,9 @@ def prepare(
         optimizer=build_optimizer(config, model),
         train=train,
         test=test_batches(config, data, device),
-        teacher=teacher.load(config, data, device) if config.teacher else None,
+        teacher=distillation.load_teacher(config, data, device) if config.teacher else None,
         ranks=ranks,
     )
-    if not ranks.first:  # dropout of its own; the method draws from a generator of its own
-        torch.manual_seed(int(torch.randint(2**62, (ranks.world,))[ranks.rank]))
+    if not ranks.first:  # its own dropout; the pruner has a generator of its own
+        torch.manual_seed(int(torch.randint(2**62, (ranks.world_size,))[ranks.rank]))
     return training

@@ -1,4 +1,4 @@
-"""Where the trainings of a frontier run: on this machine, on a Ray cluster, in a Slurm array."""
+"""Where the jobs of a frontier run: on this machine, on a Ray cluster, in a Slurm array."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,34 +11,48 @@ from spikewire.runs.rundir import RunDir
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One training: its run directory, the file for its output, its flags."""
+    """One training.
+
+    Args:
+        run: Its run directory.
+        log: The file for its output.
+        flags: Its settings, as texts by field name.
+    """
 
     run: Path
     log: Path
     flags: Mapping[str, str]
 
-    def words(self) -> list[str]:
-        """Return our command; what has begun is gone on with."""
+    def command(self) -> list[str]:
+        """Return the arguments of `spikewire` that start the training, or resume it."""
         if RunDir(self.run).started:
             return ["train", "--resume", str(self.run)]
-        return ["train", "--out", str(self.run), *self.settings()]
+        return ["train", "--out", str(self.run), *self.arguments()]
 
-    def settings(self) -> list[str]:
-        """Return the flags as words."""
+    def arguments(self) -> list[str]:
+        """Return the settings as command line arguments."""
         return words_of(self.flags)
 
 
-Endings = Generator[tuple[Task, str | None], None, None]  # each with why it failed
+Results = Generator[tuple[Task, str | None], None, None]  # a task, and why it failed or None
 
 
 class Engine(Protocol):
-    """Takes trainings to their end."""
+    """Runs trainings to their end."""
 
     @property
     def threads(self) -> int:
-        """CPU threads of a training whose settings name none."""
+        """CPU threads of a training whose settings do not name a number."""
         ...
 
-    def work(self, tasks: Sequence[Task]) -> Endings:
-        """Yield each task when it has ended; closed early, let those at work save."""
+    def run(self, tasks: Sequence[Task]) -> Results:
+        """Run the tasks.
+
+        Args:
+            tasks: The trainings to start or resume.
+
+        Yields:
+            Each task when it has ended, and why it failed or None. If the generator is closed
+            early, the running trainings save a checkpoint and stop.
+        """
         ...

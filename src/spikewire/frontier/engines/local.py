@@ -1,4 +1,4 @@
-"""Trainings on this machine, so many at a time."""
+"""Engine that runs trainings on this machine."""
 
 import os
 from collections.abc import Sequence
@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from threading import Event
 
 from spikewire.errors import SpikewireError, check
-from spikewire.frontier.engines import Endings, Task
+from spikewire.frontier.engines import Results, Task
 from spikewire.frontier.engines.process import Killed, train
 
 
 @dataclass(frozen=True)
 class Local:
-    """`jobs` at a time; they share the cores. One that is killed is recorded as failed."""
+    """Run trainings on this machine. A training that is killed is recorded as failed.
+
+    Args:
+        jobs: Number of trainings at the same time; they divide the cores among them.
+
+    Raises:
+        SpikewireError: If `jobs` is less than 1.
+    """
 
     jobs: int = 1
 
@@ -22,23 +29,23 @@ class Local:
 
     @property
     def threads(self) -> int:
-        """The cores divided among the jobs."""
+        """CPU threads per training: the cores divided by the jobs."""
         return max(1, (os.cpu_count() or 1) // self.jobs)
 
-    def work(self, tasks: Sequence[Task]) -> Endings:
-        """Yield each task when it has ended; closed early, let those at work save."""
+    def run(self, tasks: Sequence[Task]) -> Results:
+        """Run the tasks; see `Engine.run`."""
         stopped = Event()
 
-        def do(task: Task) -> str | None:
+        def run_task(task: Task) -> str | None:
             try:
                 return "stopped" if stopped.is_set() else train(task, stopped)
             except (Killed, SpikewireError) as error:
                 return str(error)
 
         with ThreadPoolExecutor(self.jobs) as pool:
-            ending = {pool.submit(do, task): task for task in tasks}
+            futures = {pool.submit(run_task, task): task for task in tasks}
             try:
-                for future in as_completed(ending):
-                    yield ending[future], future.result()
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
             finally:
                 stopped.set()

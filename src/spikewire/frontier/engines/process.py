@@ -1,4 +1,4 @@
-"""One training in a process of its own, which outlives no one."""
+"""One training in a process of its own, which ends when its parent ends."""
 
 import os
 import signal
@@ -12,48 +12,67 @@ from spikewire.frontier.engines import Task
 from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
 
-PATIENCE = 20.0  # seconds in which a training whose parent was killed should have saved
-TICK = 0.1  # seconds between looks at a training
+LOCK_TIMEOUT = 20.0  # seconds for a training whose parent was killed to save and stop
+POLL_INTERVAL = 0.1  # seconds between checks of a training
 
 
 class Killed(Exception):
-    """A signal has ended the process; the same task again goes on from its checkpoint."""
+    """A signal has ended the training; run again, the task resumes from its checkpoint."""
 
 
 def train(task: Task, stopped: Event, environment: Mapping[str, str] | None = None) -> str | None:
-    """Take the task to its end, its output in its log; return why it failed, raise if `Killed`.
+    """Run a task to its end and append its output to its log.
 
-    Once `stopped`, or when this very thread is interrupted, the training saves and ends.
+    Args:
+        task: The training.
+        stopped: Once set, the training saves a checkpoint and stops; so it does when this thread
+            is interrupted.
+        environment: Environment variables to add.
+
+    Returns:
+        Why the training failed, or None.
+
+    Raises:
+        Killed: If a signal has ended the training.
+        SpikewireError: If the log cannot be written, or another training holds the run directory.
     """
     if task.run.is_dir():
-        with locked(task.run, "training", PATIENCE):
-            pass  # one whose parent was killed has saved by now
+        with locked(task.run, "training", LOCK_TIMEOUT):
+            pass  # a training whose parent was killed has saved by now
     if RunDir(task.run).finished:
         return None
     with io_errors(task.log), task.log.open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "spikewire.cli.worker", str(os.getpid()), *task.words()],
+            [sys.executable, "-m", "spikewire.cli.worker", str(os.getpid()), *task.command()],
             stdout=log,
             stderr=log,
-            process_group=0,  # Ctrl-C reaches only the parent
+            process_group=0,  # Ctrl-C interrupts only the parent
             env={**os.environ, **(environment or {})},
         )
     try:
-        while process.poll() is None and not stopped.wait(TICK):
+        while process.poll() is None and not stopped.wait(POLL_INTERVAL):
             pass
     finally:
         process.terminate()
         code = process.wait()
-    why = reason(code, task.log.read_bytes()[begin:].decode(errors="replace"))
+    reason = failure_reason(code, task.log.read_bytes()[begin:].decode(errors="replace"))
     if code < 0 or code > 128:
-        raise Killed(why)
-    return why if code else None
+        raise Killed(reason)
+    return reason if code else None
 
 
-def reason(code: int, said: str) -> str:
-    """Return in a line why a process has failed: its last word, unless it was killed."""
+def failure_reason(code: int, output: str) -> str:
+    """Return in one line why a process has failed.
+
+    Args:
+        code: Its exit code; negative if a signal has ended it.
+        output: What it has printed.
+
+    Returns:
+        The signal, the last line of the output, or the exit code if there is no output.
+    """
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
-    lines = said.strip().splitlines() or [f"exit code {code}"]
+    lines = output.strip().splitlines() or [f"exit code {code}"]
     return lines[-1].removeprefix("spikewire: ")

@@ -1,4 +1,7 @@
-"""Trainings on a Ray cluster; its machines share the file system and have spikewire installed."""
+"""Engine that runs trainings on a Ray cluster.
+
+The machines of the cluster share the file system and have spikewire installed.
+"""
 
 import logging
 import os
@@ -11,7 +14,7 @@ from threading import Event
 from typing import Any
 
 from spikewire.errors import SpikewireError, check
-from spikewire.frontier.engines import Endings, Task
+from spikewire.frontier.engines import Results, Task
 from spikewire.frontier.engines.process import Killed, train
 
 RETRIES = 3  # of a training whose process, worker or machine has died
@@ -24,9 +27,17 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Ray:
-    """`cores` and `gpus` (a share of one is fine) are declared for each training.
+    """Run trainings on a Ray cluster. A training that is killed is retried from its checkpoint.
 
-    Without `address` it is the cluster that runs on this machine, or a new one for the while.
+    Args:
+        address: ``HOST:PORT`` of the cluster; None for the one on this machine, or a new one that
+            ends with the frontier.
+        cores: CPU cores declared per training.
+        gpus: GPUs declared per training: a fraction of one or a whole number. With 0 the training
+            sees no GPU.
+
+    Raises:
+        SpikewireError: If a number is invalid or Ray is not installed.
     """
 
     address: str | None = None
@@ -35,43 +46,43 @@ class Ray:
 
     def __post_init__(self) -> None:
         check(self.cores >= 1, "cores", self.cores, "1 or more")
-        fits = 0 <= self.gpus < 1 or (self.gpus > 0 and self.gpus % 1 == 0)
-        check(fits, "gpus", self.gpus, "a share of one GPU or a whole number")
-        load()
+        valid = 0 <= self.gpus < 1 or (self.gpus > 0 and self.gpus % 1 == 0)
+        check(valid, "gpus", self.gpus, "a fraction of one GPU or a whole number")
+        import_ray()
 
     @property
     def threads(self) -> int:
-        """The cores of a training."""
+        """CPU threads per training: its cores."""
         return self.cores
 
-    def work(self, tasks: Sequence[Task]) -> Endings:
-        """Yield each task when it has ended; closed early, let those at work save."""
+    def run(self, tasks: Sequence[Task]) -> Results:
+        """Run the tasks; see `Engine.run`."""
         if not tasks:
             return
-        with connected(self.address) as ray:
-            self.refuse_too_much(ray)
-            remote = ray.remote(do).options(
+        with _connected(self.address) as ray:
+            self._check_resources(ray)
+            remote = ray.remote(_run_task).options(
                 num_cpus=self.cores,
                 num_gpus=self.gpus,
                 max_retries=RETRIES,
                 retry_exceptions=[Killed],
             )
-            here, environment = Path.cwd(), self.environment()
-            at_work = {remote.remote(task, here, environment): task for task in tasks}
+            folder, environment = Path.cwd(), self._environment()
+            pending = {remote.remote(task, folder, environment): task for task in tasks}
             try:
-                while at_work:
-                    (ended, *_), _ = ray.wait(list(at_work))
-                    yield at_work.pop(ended), failure(ray, ended)
+                while pending:
+                    (ended, *_), _ = ray.wait(list(pending))
+                    yield pending.pop(ended), _failure(ray, ended)
             finally:
-                stop(ray, list(at_work))
+                _cancel(ray, list(pending))
 
-    def environment(self) -> dict[str, str]:
-        """Return what a training sees as it would here; of GPUs only those declared."""
+    def _environment(self) -> dict[str, str]:
+        """Return the environment variables of a training."""
         ours = {key: value for key, value in os.environ.items() if key.startswith("SPIKEWIRE_")}
         return ours if self.gpus else {**ours, "CUDA_VISIBLE_DEVICES": ""}
 
-    def refuse_too_much(self, ray: Any) -> None:
-        """Raise if no machine of the cluster is large enough: Ray would wait for one for ever."""
+    def _check_resources(self, ray: Any) -> None:
+        """Raise if no machine of the cluster is large enough: Ray would wait for one forever."""
         for node in ray.nodes():
             has = node["Resources"]
             if node["Alive"] and has.get("CPU", 0) >= self.cores and has.get("GPU", 0) >= self.gpus:
@@ -81,9 +92,16 @@ class Ray:
         )
 
 
-def load() -> Any:
-    """Return the module, which says nothing to the terminal and sends nothing to its makers."""
-    for key, value in QUIET.items():  # it looks once, at its import
+def import_ray() -> Any:
+    """Import Ray, without its messages on the terminal and its usage statistics.
+
+    Returns:
+        The module.
+
+    Raises:
+        SpikewireError: If Ray is not installed.
+    """
+    for key, value in QUIET.items():  # read once, when ray is imported
         os.environ.setdefault(key, value)
     try:
         import ray
@@ -95,23 +113,23 @@ def load() -> Any:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Any]:
+def _connected(address: str | None) -> Iterator[Any]:
     """Yield the module, connected to the cluster."""
-    ray = load()
+    ray = import_ray()
     if address:
-        refuse_silence(address)
+        _check_reachable(address)
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (OSError, RuntimeError, ValueError) as error:
-        raise SpikewireError(f"--engine ray: no cluster: {in_one_line(error)}") from None
+        raise SpikewireError(f"--engine ray: no cluster: {_one_line(error)}") from None
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def refuse_silence(address: str) -> None:
-    """Raise if nothing listens there: Ray would try for many minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise if nothing listens at the address: Ray would try for many minutes."""
     host, _, port = address.rpartition(":")
     check(bool(host) and port.isdecimal(), "--address", address, "HOST:PORT")
     try:
@@ -120,8 +138,8 @@ def refuse_silence(address: str) -> None:
         raise SpikewireError(f"--address: no answer from {address}: {error}") from None
 
 
-def do(task: Task, folder: Path, environment: Mapping[str, str]) -> str | None:
-    """Do the task in a Ray worker as if it had been started in `folder`."""
+def _run_task(task: Task, folder: Path, environment: Mapping[str, str]) -> str | None:
+    """Run the task in a Ray worker as if it had been started in `folder`."""
     os.chdir(folder)
     try:
         return train(task, Event(), environment)
@@ -129,27 +147,26 @@ def do(task: Task, folder: Path, environment: Mapping[str, str]) -> str | None:
         return str(error)
 
 
-def stop(ray: Any, at_work: Sequence[Any]) -> None:
+def _cancel(ray: Any, pending: Sequence[Any]) -> None:
     """Interrupt tasks and wait until each of them has saved."""
-    for task in at_work:
+    for task in pending:
         ray.cancel(task)
-    if at_work:
-        ray.wait(at_work, num_returns=len(at_work))
+    if pending:
+        ray.wait(pending, num_returns=len(pending))
 
 
-def failure(ray: Any, ended: Any) -> str | None:
-    """Return why a task has failed: what it says, or what became of its processes."""
+def _failure(ray: Any, ended: Any) -> str | None:
+    """Return why a task has failed, or None."""
     try:
         return ray.get(ended)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, Killed):
             return f"{cause}, and so were {RETRIES} retries"
-        return in_one_line(f"{type(cause).__name__}: {cause}")
+        return _one_line(f"{type(cause).__name__}: {cause}")
     except ray.exceptions.RayError as error:
         return f"its Ray worker died ({type(error).__name__}), and so did {RETRIES} retries"
 
 
-def in_one_line(text: object) -> str:
-    """Return what Ray says in a line."""
+def _one_line(text: object) -> str:
     return " ".join(str(text).split())

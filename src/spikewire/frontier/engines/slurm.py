@@ -1,4 +1,4 @@
-"""The trainings as a script for Slurm: one array task each, gone on with when it is requeued."""
+"""Slurm: the trainings as a script for `sbatch`, one array task each, resumed when requeued."""
 
 import shlex
 import sys
@@ -16,7 +16,7 @@ SCRIPT = """\
 #SBATCH --array=0-{last}
 {resources}
 #SBATCH --requeue
-# The same again goes on with what was cut short. When all have ended, the table:
+# Submitted again, it resumes what was interrupted. After all tasks, this prints the table:
 #   {collect}
 set -euo pipefail
 cd {folder}
@@ -26,14 +26,22 @@ case $SLURM_ARRAY_TASK_ID in
 esac
 mkdir -p -- "$(dirname -- "$log")"
 if [ -e "$run"/{model} ]; then exit; fi
-if [ -e "$run"/{config} ]; then words=(--resume "$run"); else words+=(--out "$run"); fi
-exec {python} -m spikewire train "${{words[@]}}" >>"$log" 2>&1
+if [ -e "$run"/{config} ]; then args=(--resume "$run"); else args+=(--out "$run"); fi
+exec {python} -m spikewire train "${{args[@]}}" >>"$log" 2>&1
 """
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """`cores` and `gpus` are asked for each training."""
+    """Print a Slurm script that runs the trainings.
+
+    Args:
+        cores: CPU cores requested per training.
+        gpus: GPUs requested per training; a whole number.
+
+    Raises:
+        SpikewireError: If a number is invalid.
+    """
 
     cores: int = 1
     gpus: float = 0.0
@@ -44,32 +52,42 @@ class Slurm:
 
     @property
     def threads(self) -> int:
-        """The cores of a training."""
+        """CPU threads per training: its cores."""
         return self.cores
 
     def script(self, tasks: Sequence[Task], collect: str) -> str:
-        """Return the script; `collect` is the command that makes the table of what it has left."""
+        """Return the script for `sbatch`.
+
+        Args:
+            tasks: The trainings, one array task each.
+            collect: The command that prints the table afterwards, for a comment in the script.
+
+        Returns:
+            A bash script.
+
+        Raises:
+            SpikewireError: If there are no tasks.
+        """
         if not tasks:
             raise SpikewireError("nothing is left to do")
         return SCRIPT.format(
             last=len(tasks) - 1,
-            resources="\n".join(self.resources()),
+            resources="\n".join(self._resources()),
             collect=collect,
             folder=shlex.quote(str(Path.cwd())),
-            cases="\n".join(case(number, task) for number, task in enumerate(tasks)),
+            cases="\n".join(_case(number, task) for number, task in enumerate(tasks)),
             model=MODEL,
             config=CONFIG,
             python=shlex.quote(sys.executable),
         )
 
-    def resources(self) -> Iterator[str]:
-        """Yield what a task asks for."""
+    def _resources(self) -> Iterator[str]:
         yield f"#SBATCH --cpus-per-task={self.cores}"
         if self.gpus:
             yield f"#SBATCH --gpus={self.gpus:g}"
 
 
-def case(number: int, task: Task) -> str:
-    """Return the branch of an array task."""
+def _case(number: int, task: Task) -> str:
+    """Return the branch of one array task."""
     run, log = (shlex.quote(str(path)) for path in (task.run, task.log))
-    return f"{number}) run={run} log={log} words=({shlex.join(task.settings())}) ;;"
+    return f"{number}) run={run} log={log} args=({shlex.join(task.arguments())}) ;;"

@@ -1,0 +1,52 @@
+"""The public API: every public name once, grouped by the package it comes from."""
+
+from spikewire import data as data
+from spikewire import deploy as deploy
+from spikewire import kernels as kernels
+from spikewire import metrics as metrics
+from spikewire import nn as nn
+from spikewire import pruning as pruning
+from spikewire import report as report
+from spikewire.config import Config as Config
+from spikewire.config import resolve as resolve
+from spikewire.data import Dataset as Dataset
+from spikewire.errors import SpikewireError as SpikewireError
+from spikewire.errors import TrainingFailed as TrainingFailed
+from spikewire.methods import ADMM as ADMM
+from spikewire.methods import METHODS as METHODS
+from spikewire.methods import SET as SET
+from spikewire.methods import STDS as STDS
+from spikewire.methods import UPR as UPR
+from spikewire.methods import Budget as Budget
+from spikewire.methods import DeepR as DeepR
+from spikewire.methods import Dense as Dense
+from spikewire.methods import GradR as GradR
+from spikewire.methods import Lottery as Lottery
+from spikewire.methods import Magnitude as Magnitude
+from spikewire.methods import RigL as RigL
+from spikewire.methods import SoftDeepR as SoftDeepR
+from spikewire.metrics import Measurement as Measurement
+from spikewire.metrics import measure as measure
+from spikewire.nn import IF as IF
+from spikewire.nn import LIF as LIF
+from spikewire.nn import build as build
+from spikewire.nn import scale_to_fire_ as scale_to_fire_
+from spikewire.pruning import Latent as Latent
+from spikewire.pruning import Layer as Layer
+from spikewire.pruning import Masked as Masked
+from spikewire.pruning import Method as Method
+from spikewire.pruning import Pruner as Pruner
+from spikewire.pruning import apply_masks as apply_masks
+from spikewire.pruning import prunable as prunable
+from spikewire.pruning import setting as setting
+from spikewire.runtime import Runtime as Runtime
+from spikewire.runtime import from_nir as from_nir
+from spikewire.runtime import load as load
+from spikewire.train import Epoch as Epoch
+from spikewire.train import Interrupted as Interrupted
+from spikewire.train import Result as Result
+from spikewire.train import Step as Step
+from spikewire.train import evaluate_run as evaluate_run
+from spikewire.train import fit as fit
+
+__version__: str

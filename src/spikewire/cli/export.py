@@ -1,0 +1,53 @@
+"""`spikewire export`: write the network of a finished run to a file."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spikewire.cli.flags import Parser, whole
+from spikewire.cli.show import print_values
+from spikewire.text import percent, size
+
+if TYPE_CHECKING:
+    from spikewire.deploy import Exported
+
+
+def export(arguments: Sequence[str]) -> None:
+    """Write the network of a finished run as a packed file, NIR or connection lists."""
+    from spikewire.deploy import export as write
+
+    given = make_export_parser().read(arguments)
+    images = given.pop("check")
+    given["check_images"] = 0 if images == "0" else whole("--check", images)
+    print_export(write(given.pop("run"), **given))
+
+
+def make_export_parser() -> Parser:
+    """Return the parser of `spikewire export`."""
+    from spikewire.deploy import FORMATS
+    from spikewire.formats.nir import POOLINGS
+    from spikewire.formats.packed import VALUES
+
+    parser = Parser("export", export.__doc__ or "")
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("--format", default="packed", help=f"{', '.join(FORMATS)} (packed)")
+    parser.add_argument("--out", metavar="PATH", help="path to write to (in the run directory)")
+    parser.add_argument("--values", default="fp16", help=f"packed: {', '.join(VALUES)} (fp16)")
+    parser.add_argument("--pooling", default="conv", help=f"nir: {', '.join(POOLINGS)} (conv)")
+    parser.add_argument("--check", default="256", help="test images to compare on, or 0 (256)")
+    parser.add_argument("--data-dir", help="directory of the data sets")
+    return parser
+
+
+def print_export(exported: "Exported") -> None:
+    """Print what was written, and the accuracies where they were measured."""
+    rows = {
+        "file": str(exported.path),
+        "size": f"{size(exported.size)}; dense fp32 {size(exported.dense_size)}",
+        "connectivity by non-zero weights": percent(exported.connectivity),
+    }
+    if exported.checked_images:
+        before, after = exported.accuracy_before, exported.accuracy_after
+        rows["accuracy before, after"] = f"{percent(before)}, {percent(after)}"
+        rows["accuracy change"] = f"{100 * (after - before):+.2f} percentage points"
+        rows["on"] = f"{exported.checked_images} test images"
+    print_values(rows)

@@ -1,0 +1,84 @@
+"""`spikewire predict`: run an exported network on images."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from spikewire.cli.flags import Parser, number, whole
+from spikewire.cli.show import print_values
+from spikewire.text import percent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spikewire.runtime import Runtime
+
+
+def predict(arguments: Sequence[str]) -> None:
+    """Run a packed network on a .npy array, a .png picture or the test part of a data set."""
+    given = make_predict_parser().read(arguments)
+    import torch
+
+    from spikewire.runtime import load
+    from spikewire.runtime.inputs import read_images
+
+    threads, margin = whole("--threads", given["threads"]), given["early_exit"]
+    batch = whole("--batch-size", given["batch_size"])
+    early_exit = None if margin is None else number("--early-exit", margin)
+    model = load(given["model"], threads=threads, kernels=given["kernels"], exact=given["exact"])
+    torch.set_num_threads(threads)  # for stages that are computed by dense torch
+    images, labels = read_images(given["input"], model, given["data_dir"])
+    predictions = iterate_predictions(model, images, labels, batch, early_exit)
+    begin = time.perf_counter()
+    if given["json"] or labels is None:
+        for record in predictions:
+            print(json.dumps(record) if given["json"] else f"{record['image']} {record['class']}")
+        return
+    records = list(predictions)
+    print_accuracy(records, time.perf_counter() - begin, model.kernels)
+
+
+def print_accuracy(records: list[dict[str, Any]], seconds: float, kernels: str) -> None:
+    """Print accuracy, speed and time steps of predictions with labels."""
+    steps = mean(record["time_steps"] for record in records)
+    print_values(
+        {
+            "accuracy": percent(mean(record["class"] == record["label"] for record in records)),
+            "images": f"{len(records)}; {len(records) / seconds:.0f} per second ({kernels})",
+            "time steps": f"{steps:.2f} on average",
+        }
+    )
+
+
+def make_predict_parser() -> Parser:
+    """Return the parser of `spikewire predict`."""
+    parser = Parser("predict", predict.__doc__ or "")
+    parser.add_argument("model", help="packed file")
+    parser.add_argument("--input", required=True, help=".npy, .png or the name of a data set")
+    parser.add_argument("--threads", default="1", help="threads (1)")
+    parser.add_argument("--batch-size", default="32", help="images per batch (32)")
+    parser.add_argument("--early-exit", metavar="X", help="stop once the lead is X per step left")
+    parser.add_argument("--exact", action="store_true", help="same spikes at any batch size")
+    parser.add_argument("--kernels", help="avx512, avx2, portable or torch (the fastest)")
+    parser.add_argument("--json", action="store_true", help="print one JSON record per image")
+    parser.add_argument("--data-dir", help="directory of the data sets")
+    return parser
+
+
+def iterate_predictions(
+    model: "Runtime",
+    images: "Tensor",
+    labels: "Tensor | None",
+    batch: int,
+    early_exit: float | None,
+) -> Iterator[dict[str, Any]]:
+    """Yield one record per image, with its label where that is known."""
+    names = model.network.classes
+    for first in range(0, len(images), batch):
+        classes, steps = model.decide(images[first : first + batch], early_exit)
+        pairs = zip(classes.tolist(), steps.tolist(), strict=True)
+        for image, (predicted, taken) in enumerate(pairs, first):
+            record = {"image": image, "class": names[predicted], "time_steps": taken}
+            yield record if labels is None else {**record, "label": names[int(labels[image])]}

@@ -1,0 +1,171 @@
+"""Exact selection of the largest values without a sort, and without waiting for the device.
+
+The twins in plain torch are the functions of the same names in `spikewire.pruning.selection`, which
+call these where `same_layout` holds.
+"""
+
+# Triton's tensors carry no types a checker could follow.
+# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
+# pyright: reportReturnType=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE, UNROLL = 512, 8  # of `count_digits`: 64 registers and 32 pending reads per thread
+SCAN = 1024  # values per round of `_count_above` and `_write_mask`
+PROGRAMS = 1056  # of these three kernels: eight on each of an H200's 132 multiprocessors
+DIGITS, BASE = 8, 16  # a key of 32 bits is found in passes of four bits
+MAX_ROUNDS = 255 // UNROLL  # a byte counts up to 255
+
+
+@triton.jit
+def _ordered(bits):
+    """Map float bits to integers of the same order; its own inverse."""
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def _lowest_key(count_ptr, k, digits, DIGITS: tl.constexpr, BASE: tl.constexpr):
+    """Return the lowest key that has the first `digits` digits found so far."""
+    digit, value = tl.arange(0, DIGITS), tl.arange(0, BASE)
+    pointer = count_ptr + digit[:, None] * BASE + value[None, :]
+    counts = tl.load(pointer, mask=(digit < digits)[:, None], other=0)
+    enough = (tl.cumsum(counts, 1, reverse=True) >= k) & (value > 0)[None, :]
+    known = tl.sum(enough.to(tl.int32), 1)
+    return -0x7FFFFFFF - 1 + tl.sum(known << (4 * (DIGITS - 1 - digit)), 0)
+
+
+@triton.jit
+def _add_bytes(packed, count_ptr):
+    """Add up the eight counts stored in the bytes of every element of `packed`."""
+    byte = tl.arange(0, 8)
+    counts = tl.sum(((packed[:, None] >> (8 * byte)[None, :]) & 255).to(tl.int32), 0)
+    tl.atomic_add(count_ptr + byte, counts.to(tl.int64), sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["k", "digit", "rounds"])
+def count_digits(
+    bits_ptr, count_ptr, total, k, digit, rounds,
+    DIGITS: tl.constexpr, BASE: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Count the keys by their next digit; smaller keys count as 0, larger ones as the last."""
+    shift = 4 * (DIGITS - 1 - digit)
+    least = _lowest_key(count_ptr, k, digit, DIGITS, BASE) >> shift
+    low, high = tl.zeros((TILE,), tl.int64), tl.zeros((TILE,), tl.int64)
+    offset = tl.program_id(0).to(tl.int64) * rounds * (UNROLL * TILE) + tl.arange(0, TILE)
+    while rounds > 0:
+        tiles = ()
+        for i in tl.static_range(UNROLL):  # all reads start before the first is used
+            inside = offset + i * TILE < total
+            tiles = tiles + (tl.load(bits_ptr + offset + i * TILE, mask=inside, other=-1),)
+        for i in tl.static_range(UNROLL):
+            key = tl.maximum(_ordered(tiles[i]) >> shift, least)
+            value = tl.minimum(key, least + (BASE - 1)) - least
+            one = tl.full((TILE,), 1, tl.int64) << (8 * (value & 7))
+            low += tl.where(value < 8, one, 0)
+            high += tl.where(value < 8, 0, one)
+        offset += UNROLL * TILE
+        rounds -= 1
+    _add_bytes(low, count_ptr + digit * BASE)
+    _add_bytes(high, count_ptr + digit * BASE + 8)
+
+
+@triton.jit(do_not_specialize=["k"])
+def _write_key(count_ptr, out_ptr, k, DIGITS: tl.constexpr, BASE: tl.constexpr):
+    """Write the key of the k-th largest value as float bits."""
+    tl.store(out_ptr, _ordered(_lowest_key(count_ptr, k, DIGITS, DIGITS, BASE)))
+
+
+@triton.jit(do_not_specialize=["rounds"])
+def _count_above(score_ptr, threshold_ptr, above_ptr, tied_ptr, total, rounds, SIZE: tl.constexpr):
+    """Count, in the range of each program, the scores above the threshold and those equal to it."""
+    threshold, above, tied = tl.load(threshold_ptr), 0, 0
+    offset = tl.program_id(0).to(tl.int64) * rounds * SIZE + tl.arange(0, SIZE)
+    while rounds > 0:
+        inside = offset < total
+        score = tl.load(score_ptr + offset, mask=inside, other=0.0)
+        above += tl.sum((inside & (score > threshold)).to(tl.int32), 0)
+        tied += tl.sum((inside & (score == threshold)).to(tl.int32), 0)
+        offset += SIZE
+        rounds -= 1
+    tl.store(above_ptr + tl.program_id(0), above)
+    tl.store(tied_ptr + tl.program_id(0), tied)
+
+
+@triton.jit(do_not_specialize=["count", "rounds"])
+def _write_mask(
+    score_ptr, threshold_ptr, above_ptr, tied_ptr, mask_ptr, total, count, rounds,
+    PROGRAMS: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Mark the scores above the threshold, and the first of the equal ones up to the count."""
+    program = tl.arange(0, PROGRAMS)
+    above = tl.load(above_ptr + program, mask=program < tl.num_programs(0), other=0)
+    tied = tl.load(tied_ptr + program, mask=program < tl.program_id(0), other=0)
+    room = count - tl.sum((above + tied).to(tl.int64), 0)
+    threshold = tl.load(threshold_ptr)
+    offset = tl.program_id(0).to(tl.int64) * rounds * SIZE + tl.arange(0, SIZE)
+    while rounds > 0:
+        inside = offset < total
+        score = tl.load(score_ptr + offset, mask=inside, other=0.0)
+        equal = (inside & (score == threshold)).to(tl.int32)
+        first = (equal > 0) & (tl.cumsum(equal, 0) <= room)
+        tl.store(mask_ptr + offset, (score > threshold) | first, mask=inside)
+        room -= tl.sum(equal, 0)
+        offset += SIZE
+        rounds -= 1
+
+
+def _ranges(total: int, size: int, max_rounds: int) -> tuple[tuple[int], int]:
+    """Return the grid for `total` values, and how many rounds of `size` each program runs."""
+    pieces = triton.cdiv(total, size)
+    rounds = min(max_rounds, triton.cdiv(pieces, PROGRAMS))
+    return (triton.cdiv(pieces, rounds),), rounds
+
+
+def kth_largest(flat: Tensor, k: int) -> Tensor:
+    """Return the k-th largest value: eight counting passes, and no result is read back.
+
+    The twin is `spikewire.pruning.selection.kth_largest`.
+
+    Args:
+        flat: float32 values ``[n]``, not NaN.
+        k: from 1 (the largest) to n.
+
+    Returns:
+        The value, a scalar tensor on the device of `flat`.
+    """
+    counts = torch.zeros(DIGITS, BASE, dtype=torch.int64, device=flat.device)
+    out = torch.empty((), dtype=torch.int32, device=flat.device)
+    bits, total = flat.contiguous().view(torch.int32), flat.numel()
+    key = {"DIGITS": DIGITS, "BASE": BASE}
+    grid, rounds = _ranges(total, UNROLL * TILE, MAX_ROUNDS)
+    for digit in range(DIGITS):
+        count_digits[grid](bits, counts, total, k, digit, rounds, TILE=TILE, UNROLL=UNROLL, **key)
+    _write_key[(1,)](counts, out, k, **key)
+    return out.view(torch.float32)
+
+
+def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int) -> Tensor:
+    """Return the mask of all values above `threshold` and the first that equal it.
+
+    The twin is `spikewire.pruning.selection.mask_from_threshold`.
+
+    Args:
+        flat: float32 values ``[n]``, not NaN.
+        threshold: the `count`-th largest of them, a scalar tensor.
+        count: how many entries of the mask are True.
+
+    Returns:
+        The mask, bool ``[n]``.
+    """
+    grid, rounds = _ranges(flat.numel(), SCAN, flat.numel())
+    above, tied = torch.empty(2, *grid, dtype=torch.int32, device=flat.device)
+    mask = torch.empty_like(flat, dtype=torch.bool)
+    inputs = flat, threshold, above, tied
+    _count_above[grid](*inputs, flat.numel(), rounds, SIZE=SCAN)
+    width = triton.next_power_of_2(PROGRAMS)
+    _write_mask[grid](*inputs, mask, flat.numel(), count, rounds, PROGRAMS=width, SIZE=SCAN)
+    return mask

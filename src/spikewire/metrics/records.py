@@ -1,0 +1,205 @@
+"""Results of a measurement: costs per layer, firing rates per neuron, totals of the network.
+
+synops = sum over layers, time steps and spikes of the surviving fan-out, per sample (accumulates)
+macs   = the same for inputs other than 0 and 1, such as an image (multiply-accumulates)
+energy = 0.9 pJ * synops + 4.6 pJ * macs (45 nm; memory access is counted separately)
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Energy per operation in pJ, by default 32-bit operations at 45 nm (Horowitz, ISSCC 2014).
+
+    Args:
+        accumulate: One addition: a spike arrives at a synapse.
+        multiply_accumulate: One multiplication and addition: an analogue input arrives.
+        weight_read: One weight read from an 8 kB SRAM.
+    """
+
+    accumulate: float = 0.9
+    multiply_accumulate: float = 4.6
+    weight_read: float = 5.0
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy per sample in pJ.
+
+    Args:
+        compute: Energy of the arithmetic.
+        memory: Energy of one weight read per operation.
+    """
+
+    compute: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class LayerMeasure:
+    """One synaptic layer; all operations are per sample.
+
+    Args:
+        name: Name of the layer's weight in the model.
+        weights: Number of weights.
+        present: Number of weights that exist, by mask.
+        synops: Accumulates: spikes times surviving fan-out.
+        macs: Multiply-accumulates: the same for inputs other than 0 and 1.
+        unpruned: Operations if no weight were pruned, for the same inputs.
+        dense: Operations if no weight were pruned and every input were active.
+        links: Neuron-to-neuron links on a path from input to output; None if not counted.
+        dense_links: Links of the unpruned layer; None if not counted.
+    """
+
+    name: str
+    weights: int
+    present: int
+    synops: float
+    macs: float
+    unpruned: float
+    dense: float
+    links: int | None = None
+    dense_links: int | None = None
+
+    @property
+    def connectivity(self) -> float:
+        """Fraction of the weights that exist."""
+        return self.present / self.weights
+
+
+@dataclass(frozen=True)
+class Firing:
+    """Firing rates of one spiking layer.
+
+    Args:
+        name: Name of the module.
+        rates: Mean spikes per time step of each neuron, in the shape of the layer's output.
+    """
+
+    name: str
+    rates: Tensor
+
+    @property
+    def rate(self) -> float:
+        """Mean rate over neurons."""
+        return float(self.rates.mean())
+
+    @property
+    def silent(self) -> float:
+        """Fraction of neurons that never fire."""
+        return float((self.rates == 0).double().mean())
+
+    @property
+    def saturated(self) -> float:
+        """Fraction of neurons that fire at every time step."""
+        return float((self.rates == 1).double().mean())
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result of `measure`: one network on some samples.
+
+    Args:
+        samples: Number of samples measured.
+        layers: One record per convolution or linear layer, in the order of the model.
+        firing: One record per spiking layer that emitted spikes, in the order of the model.
+        bytes_dense: Size of all parameters as they are.
+        bytes_packed: Size of all parameters with pruned weights packed at 16 bits.
+        uncounted: Names of matrices outside convolution and linear layers, whose operations are
+            not counted.
+
+    Example:
+        >>> found = spikewire.measure(model, images)
+        >>> found.synops, found.energy().compute, found.firing[0].rate
+    """
+
+    samples: int
+    layers: list[LayerMeasure]
+    firing: list[Firing]
+    bytes_dense: int
+    bytes_packed: int
+    uncounted: list[str] = field(default_factory=list)
+
+    @property
+    def connectivity(self) -> float:
+        """Fraction of all weights that exist."""
+        return sum(x.present for x in self.layers) / sum(x.weights for x in self.layers)
+
+    @property
+    def synapse_connectivity(self) -> float | None:
+        """Fraction of neuron-to-neuron links on a path from input to output; None if not counted.
+
+        A convolution weight counts once per position at which it is applied.
+        """
+        if any(x.links is None for x in self.layers):
+            return None
+        return sum(x.links or 0 for x in self.layers) / sum(x.dense_links or 0 for x in self.layers)
+
+    @property
+    def synops(self) -> float:
+        """Accumulates per sample."""
+        return sum(x.synops for x in self.layers)
+
+    @property
+    def macs(self) -> float:
+        """Multiply-accumulates per sample."""
+        return sum(x.macs for x in self.layers)
+
+    @property
+    def unpruned(self) -> float:
+        """Operations per sample as reported by a counter that ignores masks."""
+        return sum(x.unpruned for x in self.layers)
+
+    @property
+    def dense(self) -> float:
+        """Operations per sample of a dense network in which every input is active."""
+        return sum(x.dense for x in self.layers)
+
+    def energy(self, costs: Costs = Costs()) -> Energy:  # noqa: B008 - frozen
+        """Return the energy per sample.
+
+        Args:
+            costs: Energy per operation in pJ.
+
+        Returns:
+            Energy of arithmetic and of memory access, in pJ.
+
+        Example:
+            >>> found.energy(Costs(accumulate=0.1, weight_read=0)).compute
+        """
+        compute = costs.accumulate * self.synops + costs.multiply_accumulate * self.macs
+        return Energy(compute, costs.weight_read * (self.synops + self.macs))
+
+    def row(self) -> dict[str, Any]:
+        """Return the totals of the network as a flat dict, for a logger or `metrics.jsonl`.
+
+        Returns:
+            Operations, energy in pJ, synapse connectivity, mean firing figures over all neurons
+            (None without spiking layers), and bytes.
+        """
+        energy = self.energy()
+        return {
+            "synops": self.synops,
+            "macs": self.macs,
+            "unpruned": self.unpruned,
+            "dense": self.dense,
+            "compute_pj": energy.compute,
+            "memory_pj": energy.memory,
+            "synapse_connectivity": self.synapse_connectivity,
+            "rate": self._mean_over_neurons([x.rate for x in self.firing]),
+            "silent": self._mean_over_neurons([x.silent for x in self.firing]),
+            "saturated": self._mean_over_neurons([x.saturated for x in self.firing]),
+            "bytes_dense": self.bytes_dense,
+            "bytes_packed": self.bytes_packed,
+        }
+
+    def _mean_over_neurons(self, values: list[float]) -> float | None:
+        """Return the mean of one value per spiking layer, weighted by its number of neurons."""
+        sizes = [x.rates.numel() for x in self.firing]
+        if not sum(sizes):
+            return None
+        return sum(v * size for v, size in zip(values, sizes, strict=True)) / sum(sizes)

@@ -1,0 +1,62 @@
+"""Initial weights from which the neurons of every layer fire."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from spikewire.errors import check
+from spikewire.nn.layers import Dropout, Spiking
+from spikewire.nn.neurons import Neuron
+from spikewire.nn.synapses import SYNAPTIC
+
+
+@contextmanager
+def _batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Use batch statistics and no dropout inside; restore modes and buffers afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        for module, _ in modes:
+            module.training = not isinstance(module, Dropout)
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for buffer, saved in buffers:
+            buffer.copy_(saved)
+
+
+@torch.no_grad()
+def scale_to_fire_(model: Spiking, images: Tensor) -> None:
+    """Rescale, in order, every synaptic layer that feeds neurons directly, so that they fire.
+
+    ``W <- W * (threshold - rest) / std(I)``, with the std of the layer's current over batch, units
+    and time. PyTorch's default initialisation leaves fully connected neurons silent; a layer
+    followed by BatchNorm is not rescaled, as BatchNorm sets the scale of its current.
+
+    Args:
+        model: the network, rescaled in place; modes and running statistics stay as they are.
+        images: a batch ``[batch, ...]`` of typical images, on the model's device.
+
+    Raises:
+        SpikewireError: the current of a layer is constant over the batch, for example because all
+            images are black.
+
+    Example:
+        >>> model = spikewire.build("digits-mlp")
+        >>> scale_to_fire_(model, torch.rand(64, 1, 8, 8))
+    """
+    x = images.unsqueeze(0)
+    with _batch_statistics(model):
+        for (name, layer), (_, neuron) in pairwise(model.named_children()):
+            x = model.advance(layer, x)
+            if isinstance(layer, SYNAPTIC) and isinstance(neuron, Neuron):
+                spread = x.std(correction=0)
+                check(bool(spread > 0), f"images: std of the current of {name}", 0.0, "above 0")
+                scale = (neuron.threshold - neuron.rest) / spread
+                for parameter in layer.parameters():
+                    parameter.mul_(scale)
+                x = x * scale

@@ -1,0 +1,126 @@
+"""Layers over time: `Spiking`, which runs a sequence of layers, dropout, and synapses.
+
+An image has no time dimension. The layers before the first neuron are computed once, and their
+current is fed at every time step. Neurons see ``[time, batch, ...]``, all other layers
+``[time * batch, ...]``.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from spikewire.errors import check
+from spikewire.kernels import fusible
+from spikewire.nn.fusion import find_groups, run_group
+from spikewire.nn.neurons import Neuron
+
+Layers = dict[str, nn.Module]
+NeuronFactory = Callable[[], Neuron]
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """Return fully connected synapses without bias."""
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+def conv(inputs: int, outputs: int, size: int, padding: int) -> nn.Conv2d:
+    """Return convolutional synapses without bias, with `size` x `size` kernels."""
+    return nn.Conv2d(inputs, outputs, size, padding=padding, bias=False)
+
+
+class Dropout(nn.Module):
+    """Dropout over ``[time, batch, ...]`` with one mask per call, kept over time.
+
+    Args:
+        p: probability of an element to be dropped, in [0, 1).
+
+    Raises:
+        SpikewireError: `p` is out of its range.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        check(0 <= p < 1, "dropout", p, "in [0, 1)")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x[t] * mask / (1 - p)`` in training, `x` in evaluation."""
+        if not self.training or self.p == 0:
+            return x
+        keep = 1 - self.p
+        # rand_like in half precision would round; bernoulli_ takes twice as long on a CPU
+        mask = torch.rand_like(x[0], dtype=torch.float32).lt_(keep).div_(keep)
+        return x * mask.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Show the probability."""
+        return f"p={self.p}"
+
+
+class Spiking(nn.Sequential):
+    """A spiking network: named layers in sequence, run over `time_steps`.
+
+    BatchNorm2d, neurons and a 2x2 max-pool in a row run as one fused kernel on a GPU.
+
+    Args:
+        layers: synapses, neurons and any other torch layers, by name.
+        time_steps: how many time steps to run; the attribute may be changed between calls.
+        input_shape: shape of one image; None: any.
+        classes: number of classes, for information only.
+
+    Example:
+        >>> layers = {"flatten": nn.Flatten(), "fc1": nn.Linear(64, 10), "lif1": LIF()}
+        >>> Spiking(layers, time_steps=4)(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([4, 2, 10])
+    """
+
+    def __init__(
+        self,
+        layers: Mapping[str, nn.Module],
+        *,
+        time_steps: int = 8,
+        input_shape: tuple[int, ...] | None = None,
+        classes: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+        self.time_steps, self.input_shape, self.classes = time_steps, input_shape, classes
+
+    def forward(self, images: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the output of the last layer for every time step.
+
+        Args:
+            images: ``[batch, *input_shape]``, without time.
+
+        Returns:
+            Spikes, or currents where the last layer is synaptic: ``[time, batch, classes]``.
+
+        Raises:
+            SpikewireError: the images have another shape, or `time_steps` is below 1.
+        """
+        check(self.time_steps >= 1, "time_steps", self.time_steps, "at least 1")
+        if self.input_shape is not None:
+            shape = tuple(images.shape)
+            check(shape[1:] == self.input_shape, "images", shape, f"[batch, *{self.input_shape}]")
+        x = images.unsqueeze(0)
+        for layer, *more in find_groups(self, fusible(x, self.time_steps)):
+            x = run_group([layer, *more], x, self.time_steps) if more else self.advance(layer, x)
+        return x.expand(self.time_steps, *x.shape[1:])
+
+    def advance(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """Run one layer.
+
+        Args:
+            layer: one of the network's layers.
+            x: its input ``[time, batch, ...]``, where time is 1 up to the first neuron.
+
+        Returns:
+            Its output ``[time, batch, ...]``; time is `time_steps` from the first neuron on.
+        """
+        if isinstance(layer, Neuron):
+            return layer(x.expand(self.time_steps, *x.shape[1:]))
+        if isinstance(layer, Dropout):
+            return layer(x)
+        return layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])

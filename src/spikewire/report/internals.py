@@ -1,0 +1,245 @@
+"""Figures of the internals of runs: θ, turnover, firing rates, parameters of a dense network."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from spikewire.errors import SpikewireError
+from spikewire.report.runs import Run, spread, usable
+from spikewire.report.style import (
+    Plot,
+    Theme,
+    colour,
+    set_epoch_ticks,
+    set_left_title,
+    set_log_scale,
+)
+from spikewire.runs.rundir import RunDir
+from spikewire.runs.traces import Traces, rate_edges
+
+SIGNED = ("gradr", "deepr", "softdeepr")  # methods in which a synapse with θ < 0 is absent
+RIDGES = 9  # epochs shown in the figure of θ
+RATE_PANELS = 6  # runs shown in the figure of firing rates
+PARAMETER_BINS = 60
+
+
+def shown_run(runs: Sequence[Run]) -> Run | None:
+    """Return the run whose internals are shown: of median connectivity, with Grad R if any."""
+    traced = [r for r in usable(runs) if r.traces and r.config and r.config.method != "dense"]
+    candidates = [run for run in traced if run.config and run.config.method == "gradr"] or traced
+    return candidates[len(candidates) // 2] if candidates else None
+
+
+def shown_layer(run: Run) -> str:
+    """Return the layer whose internals are shown: the second convolution, else the largest."""
+    sizes = {name: counts["total"] for name, counts in run.last["layers"].items()}
+    convolutions = [name for name in sizes if "conv" in name]
+    return convolutions[1] if len(convolutions) > 1 else max(sizes, key=lambda name: sizes[name])
+
+
+def _layer_title(run: Run, layer: str) -> str:
+    return f"{run.label}, {layer.removesuffix('.weight')}"
+
+
+# ---------------------------------------------------------------------- latent parameters
+
+
+def plot_theta(runs: Sequence[Run]) -> Plot | None:
+    """Plot the distribution of θ over epochs as ridges (figure 6a of the paper)."""
+    run = shown_run(runs)
+    if run is None or run.traces is None or not run.last.get("layers"):
+        return None
+    traces, layer = run.traces, shown_layer(run)
+    signed = run.config is not None and run.config.method in SIGNED
+    picks = sorted({round(i) for i in np.linspace(0, len(traces.epochs) - 1, RIDGES)})
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        _draw_ridges(axes, traces, traces.layers.index(layer), picks, theme)
+        axes.set(xlabel="θ: synapses left of 0 are absent" if signed else "latent weight")
+        axes.set(ylabel="epoch")
+        set_left_title(axes, _layer_title(run, layer))
+
+    size = (5.4, 1.8 + 0.28 * len(picks))
+    title, caption = "Latent parameters over training", _theta_caption(signed)
+    return Plot("theta", title, caption, draw, _theta_data(traces), size)
+
+
+def _theta_caption(signed: bool) -> str:
+    if signed:
+        return (
+            "Distribution of the latent parameter θ over all synapses of a layer, first epoch at "
+            "the top. The penalty moves θ to the left; synapses that reduce the loss stay right of "
+            "0, and synapses left of 0 can be regrown."
+        )
+    return (
+        "Distribution of the latent weight over all synapses of a layer, first epoch at the top. "
+        "Look for the separation into a few large weights and many around 0."
+    )
+
+
+def _draw_ridges(axes: Axes, traces: Traces, index: int, picks: list[int], theme: Theme) -> None:
+    """Draw one density per picked epoch, each below the one before."""
+    for row, i in enumerate(picks):
+        x, y = _density(traces.theta[i][index], traces.theta_range[i][index])
+        base, shade = -row, 0.35 + 0.6 * row / max(1, len(picks) - 1)
+        crest = base + 1.7 * y
+        axes.fill_between(x, base, crest, color=colour(0), alpha=shade, lw=0, zorder=row)
+        axes.plot(x, crest, color=theme.paper, lw=0.8, zorder=row + 0.5)
+    axes.axvline(0, color=theme.ink, lw=1, ls="--", zorder=99)
+    axes.set_yticks([-row for row in range(len(picks))], [str(traces.epochs[i]) for i in picks])
+    axes.grid(visible=False)
+
+
+def _density(counts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return bin centres and smoothed heights up to 1, without the outliers in the end bins."""
+    edges = np.linspace(ends[0], ends[1], len(counts) + 1)
+    smooth = np.convolve(counts, [0.25, 0.5, 0.25], mode="same")[1:-1]
+    return ((edges[:-1] + edges[1:]) / 2)[1:-1], smooth / max(1.0, float(smooth.max()))
+
+
+def _theta_data(traces: Traces) -> list[dict]:
+    return [
+        {"epoch": traces.epochs[i], "layer": name, "low": float(traces.theta_range[i][k][0]),
+         "high": float(traces.theta_range[i][k][1]), "counts": traces.theta[i][k].tolist()}
+        for i in range(len(traces.epochs)) for k, name in enumerate(traces.layers)
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------- turnover
+
+
+def plot_turnover(runs: Sequence[Run]) -> Plot | None:
+    """Plot pruned and regrown synapses per epoch (figure 6b of the paper)."""
+    run = shown_run(runs)
+    if run is None or not run.last.get("layers"):
+        return None
+    layer = shown_layer(run)
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        _draw_turnover(axes, run, layer)
+        axes.set(xlabel="epoch", ylabel="synapses per epoch")
+        set_log_scale(axes, "y")
+        set_epoch_ticks(axes)
+        set_left_title(axes, _layer_title(run, layer))
+        axes.legend(loc="upper right")
+
+    data = [
+        {"epoch": row["epoch"], "layer": name, **counts}
+        for row in run.curve
+        for name, counts in row.get("layers", {}).items()
+    ]
+    caption = (
+        "Synapses pruned and regrown within each epoch, logarithmic. At first nearly all changes "
+        "are pruning; where the lines meet, the connectivity is constant while synapses are still "
+        "replaced."
+    )
+    return Plot("turnover", "Pruned and regrown synapses", caption, draw, data)
+
+
+def _draw_turnover(axes: Axes, run: Run, layer: str) -> None:
+    rows = [row for row in run.curve if layer in row.get("layers", {})]
+    for key, shade, marker in (("pruned", colour(1), "v"), ("regrown", colour(2), "^")):
+        points = [(row["epoch"], row["layers"][layer][key]) for row in rows]
+        if points := [point for point in points if point[1]]:
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, color=shade, marker=marker, label=key)
+
+
+# ---------------------------------------------------------------------- firing rates
+
+
+def plot_firing(runs: Sequence[Run]) -> Plot | None:
+    """Plot the distribution of firing rates at several connectivities (figure 7 of the paper)."""
+    good = [run for run in usable(runs) if run.traces and run.traces.rates and run.traces.neurons]
+    shown = spread(good, RATE_PANELS)
+    if not shown:
+        return None
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+        for i, (axes, run) in enumerate(zip(panels, shown, strict=True)):
+            _draw_rates(axes, run, colour(i))
+        figure.supylabel("fraction of neurons, %", fontsize=10)
+        panels[-1].set_xlabel("spikes per time step, mean over the test images")
+
+    names = ", ".join(dict.fromkeys(_late_rates(run)[0] for run in shown))
+    order = ", by decreasing connectivity from top to bottom" * (len(shown) > 1)
+    caption = (
+        f"Firing rates of the neurons of a late hidden layer ({names}){order}; logarithmic. The "
+        "bar at 0 shows the silent neurons; with few synapses there are often more of them."
+    )
+    title = "Firing rates at several connectivities" if len(shown) > 1 else "Firing rates"
+    data, size = [_rates_data(run) for run in good], (5.4, 0.85 * len(shown) + 1.2)
+    return Plot("firing", title, caption, draw, data, size)
+
+
+def _late_rates(run: Run) -> tuple[str, np.ndarray]:
+    """Return name and counts of the last but one spiking layer, at the last traced epoch."""
+    assert run.traces
+    index = max(0, len(run.traces.neurons) - 2)
+    return run.traces.neurons[index], run.traces.rates[-1][index]
+
+
+def _draw_rates(axes: Axes, run: Run, shade: str) -> None:
+    _, counts = _late_rates(run)
+    edges = np.array(rate_edges())
+    axes.stairs(100 * counts / counts.sum(), edges, fill=True, color=shade)
+    axes.set(yscale="log", ylim=(0.2, 100), yticks=[1, 10, 100])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    text = f"connectivity {100 * run.last['connectivity']:.3g}% ({run.label})"
+    axes.text(0.99, 0.88, text, transform=axes.transAxes, ha="right", va="top")
+
+
+def _rates_data(run: Run) -> dict:
+    name, counts = _late_rates(run)
+    edges = rate_edges()
+    return {
+        "run": run.name, "neurons": name, "connectivity": run.last["connectivity"],
+        "rate_from": edges[0], "rate_to": edges[-1], "counts": counts.tolist(),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- parameters
+
+
+def plot_parameters(runs: Sequence[Run]) -> Plot | None:
+    """Plot the distribution of every parameter of a dense network (figure 3 of the paper)."""
+    dense = [r for r in usable(runs) if r.config and r.config.method == "dense" and r.finished]
+    if not dense:
+        return None
+    try:
+        weights, _ = RunDir(dense[0].path).load_model()
+    except SpikewireError:
+        return None
+    shown = {n: w.float().flatten().numpy() for n, w in weights.items() if w.numel() > 1}
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        panels = figure.subplots(rows, columns, squeeze=False).flat
+        for axes, (name, values) in zip(panels, shown.items(), strict=False):
+            axes.hist(values, PARAMETER_BINS, color=colour(0), density=True)
+            axes.set_yticks([])
+            set_left_title(axes, name)
+        for axes in list(panels)[len(shown) :]:
+            axes.set_axis_off()
+
+    data = [_parameter_data(name, values) for name, values in shown.items()]
+    caption = (
+        "Distribution of each parameter of a dense network. Most are close to 0, which motivates a "
+        "prior that is largest at 0."
+    )
+    size = (5.4, 1.5 * rows + 0.4)
+    return Plot("parameters", "Parameters of a dense network", caption, draw, data, size)
+
+
+def _parameter_data(name: str, values: np.ndarray) -> dict:
+    counts, edges = np.histogram(values, PARAMETER_BINS)
+    ends = {"low": float(edges[0]), "high": float(edges[-1])}
+    return {"parameter": name, **ends, "counts": counts.tolist()}

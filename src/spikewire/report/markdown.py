@@ -1,0 +1,46 @@
+"""The report as Markdown."""
+
+import re
+from collections.abc import Sequence
+
+from spikewire.report.runs import Run
+from spikewire.report.table import COLUMNS, cards, format_value
+
+
+def build(runs: Sequence[Run], title: str = "Runs") -> str:
+    """Return the report as Markdown: headlines, the table and the commands.
+
+    Args:
+        runs: Runs, as returned by `find`.
+        title: The heading.
+
+    Returns:
+        The Markdown text; names of runs are escaped.
+    """
+    lines = [f"# {_escape(title)}", ""]
+    lines += [f"- {what}: **{figure}** ({_escape(more)})" for what, figure, more in cards(runs)]
+    lines += ["", _row([column.name for column in COLUMNS])]
+    lines.append(_row([":--" if column.kind == "word" else "--:" for column in COLUMNS]))
+    lines += [_row([format_value(c, c.value(run)) for c in COLUMNS]) for run in runs]
+    lines += ["", "## Commands", ""]
+    for run in runs:
+        lines += [f"- {_escape(run.name)}: {_code_span(run.command)}"]
+        lines += [f"  - problem: {_escape(run.problem)}"] if run.problem else []
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escape, cells))} |"
+
+
+def _escape(text: str) -> str:
+    """Return text without meaning for Markdown and for HTML in it."""
+    for mark in "\\`*_[]<>|":
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())
+
+
+def _code_span(text: str) -> str:
+    """Return a code span; its fence is longer than any sequence of backquotes inside."""
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

@@ -1,0 +1,53 @@
+"""Networks of finished runs: to evaluate, to start from, to distill from."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from spikewire.config import Config
+from spikewire.data import Dataset
+from spikewire.errors import SpikewireError
+from spikewire.nn.layers import Spiking
+from spikewire.runs.rundir import RunDir
+from spikewire.train.build import build_model
+
+
+def load_trained(
+    run: str | Path, config: Config, data: Dataset, device: torch.device
+) -> tuple[Spiking, dict[str, Tensor]]:
+    """Return the network of a finished run, in evaluation mode, and its masks.
+
+    Args:
+        run: run directory.
+        config: its settings, perhaps with some changed that do not affect the weights.
+        data: the data set, which the network must fit.
+        device: where to put the network.
+
+    Raises:
+        SpikewireError: if the run has not finished or its weights do not fit.
+    """
+    model = build_model(config, data, device)
+    masks = load_weights_(model, run)
+    return model.eval(), masks
+
+
+def load_weights_(model: nn.Module, run: str | Path) -> dict[str, Tensor]:
+    """Load the weights and buffers of a finished run into `model`; return its masks."""
+    weights, masks = RunDir.open(run).load_model()
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise SpikewireError(f"{run}: its weights do not fit the network") from None
+    return masks
+
+
+@contextmanager
+def field_of_errors(field: str) -> Iterator[None]:
+    """Put the name of a setting in front of errors inside."""
+    try:
+        yield
+    except SpikewireError as error:
+        raise SpikewireError(f"{field}: {error}") from None

@@ -1,0 +1,90 @@
+"""Run directories of a training: a new one, or the state to resume from."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from spikewire.config import Config
+from spikewire.errors import SpikewireError, check
+from spikewire.runs.lock import locked
+from spikewire.runs.rundir import RunDir
+from spikewire.runs.traces import Traces
+from spikewire.train.step import Training
+
+
+@contextmanager
+def open_run(training: Training, run: str | Path | None, resume: bool) -> Iterator[RunDir | None]:
+    """Create the run directory, or load into `training` the state saved in it.
+
+    No other process trains in it meanwhile. Only the first rank has it; the others get its state.
+
+    Args:
+        training: a training at step 0.
+        run: the run directory; None keeps nothing.
+        resume: whether to continue from its checkpoint.
+
+    Raises:
+        SpikewireError: if the directory cannot be used.
+    """
+    if run is None:
+        check(not resume, "resume", resume, "given together with a run directory")
+        yield None
+        return
+    config, ranks = training.config, training.ranks
+    fresh = None if resume else training.state_dict()  # all ranks contribute to it
+    with ExitStack() as stack:
+
+        def begin() -> dict[str, Any] | None:
+            folder = RunDir.open(run) if resume else RunDir.make_directory(run, config)
+            stack.enter_context(locked(folder.path, "training"))
+            if resume:
+                return saved_state(folder, config)
+            RunDir.create(run, config, training.device, fresh)
+            return None
+
+        saved = ranks.broadcast(begin)
+        folder = RunDir(run) if ranks.first else None
+        if saved is not None:
+            load_state_(training, saved, folder or RunDir(run))
+            if folder:
+                folder.truncate(training.position.epoch)
+        yield folder
+
+
+def saved_state(folder: RunDir, config: Config) -> dict[str, Any]:
+    """Return the state to resume from."""
+    folder.remove_temporary_files()
+    if folder.finished:
+        raise SpikewireError(f"{folder.path}: has already finished; there is nothing to resume")
+    return folder.load_checkpoint(config)
+
+
+def load_state_(training: Training, saved: dict[str, Any], folder: RunDir) -> None:
+    """Load a state that such a run has saved."""
+    try:
+        training.load_state_dict(saved)
+        epoch, batch = training.position.epoch, training.position.batch
+        fits = 0 <= epoch < training.config.epochs and 0 <= batch <= len(training.train)
+    except SpikewireError:
+        raise
+    except Exception as error:  # a state of another program fails anywhere inside torch
+        raise _foreign(folder) from error
+    if not fits:
+        raise _foreign(folder)
+
+
+def _foreign(folder: RunDir) -> SpikewireError:
+    return SpikewireError(f"{folder.path}: its checkpoint is of another kind of run")
+
+
+def load_traces(training: Training, folder: RunDir | None) -> Traces:
+    """Return the traces of a run that is resumed, up to where it continues."""
+    if folder is None or (arrays := folder.load_traces()) is None:
+        return Traces()
+    try:
+        traces = Traces.of(arrays)
+    except (LookupError, TypeError, ValueError):
+        raise SpikewireError(f"{folder.path}: its traces are damaged; remove them") from None
+    traces.truncate(training.position.epoch)
+    return traces

@@ -1,0 +1,119 @@
+"""Telemetry: what is collected about a network between epochs, for metrics, traces, TensorBoard.
+
+Reads model, pruner and masks; changes nothing and draws no random number.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spikewire.metrics import Measurement, measure
+from spikewire.pruning import Pruner
+from spikewire.runs.rundir import RunDir
+from spikewire.runs.traces import BINS, RATE_BINS, Traces
+
+SAMPLE = 65_536  # values of a layer that make its histogram, evenly spaced
+TRACES = 20  # per run, where the config does not say
+PROBE = 128  # images measured between the first and the last epoch
+
+
+class Telemetry:
+    """Adds to each epoch's line of the metrics, and keeps traces at an interval.
+
+    Args:
+        every: epochs between traces; 0: about 20 traces per run.
+        epochs: epochs of the run.
+        traces: those of a run that is resumed.
+    """
+
+    def __init__(self, every: int, epochs: int, traces: Traces | None = None) -> None:
+        self.every, self.epochs = every or math.ceil(epochs / TRACES), epochs
+        self.traces = traces or Traces()
+
+    def due(self, epoch: int) -> bool:
+        """Return whether this epoch is traced: the first, the last and every n-th."""
+        return epoch in (1, self.epochs) or epoch % self.every == 0
+
+    def trace(self, epoch: int, pruner: Pruner) -> None:
+        """Keep the distributions of latents and weights, if due; before `Pruner.finish`."""
+        if not self.due(epoch):
+            return
+        thetas, masks, traces = trained_tensors(pruner), pruner.masks(), self.traces
+        weights = {x.name: x.weight.detach()[masks[x.name]] for x in pruner.layers}
+        traces.layers = list(thetas)
+        traces.epochs.append(epoch)
+        for name, values in (("theta", thetas), ("weight", weights)):
+            pairs = [histogram(values[layer]) for layer in traces.layers]
+            getattr(traces, name).append(np.stack([counts for counts, _ in pairs]))
+            getattr(traces, f"{name}_range").append(np.stack([ends for _, ends in pairs]))
+
+    def measure(
+        self,
+        epoch: int,
+        model: nn.Module,
+        masks: Mapping[str, Tensor],
+        images: Iterable[Tensor],
+    ) -> dict[str, Any]:
+        """Return the cost and firing of the network where due, else nothing.
+
+        Between the first and the last epoch a few images are enough.
+        """
+        if not self.due(epoch):
+            return {}
+        batches = images if epoch == self.epochs else [next(iter(images))[:PROBE]]
+        found = measure(model, batches, masks)
+        self.traces.neurons = [firing.name for firing in found.firing]
+        self.traces.rates.append(_rate_counts(found))
+        return {"measured": {**found.row(), "firing": _firing(found)}}
+
+
+def trained_tensors(pruner: Pruner) -> dict[str, Tensor]:
+    """Return what the optimizer moves: theta where it has a sign, the latent, else the weight."""
+    found = {}
+    for layer in pruner.layers:
+        value = layer.state.get("latent", layer.weight.detach())
+        found[layer.name] = value * layer.state["sign"] if "sign" in layer.state else value
+    return found
+
+
+def histogram(values: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts over the central 99.8 % of the values, the rest in the end bins; its ends."""
+    flat = values.detach().flatten()
+    flat = flat[:: max(1, flat.numel() // SAMPLE)].float().cpu()
+    if not flat.numel():
+        return np.zeros(BINS, np.int32), np.zeros(2, np.float32)
+    low, high = torch.quantile(flat, torch.tensor([0.001, 0.999])).tolist()
+    counts = torch.histc(flat.clamp(low, high), BINS, low, high)
+    return counts.numpy().astype(np.int32), np.array([low, high], np.float32)
+
+
+def _rate_counts(found: Measurement) -> np.ndarray:
+    counts = [np.histogram(x.rates.numpy(), RATE_BINS, (0, 1))[0] for x in found.firing]
+    return np.array(counts, np.int32).reshape(len(counts), RATE_BINS)
+
+
+def _firing(found: Measurement) -> dict[str, dict[str, float]]:
+    return {
+        x.name: {"rate": x.rate, "silent": x.silent, "saturated": x.saturated} for x in found.firing
+    }
+
+
+@contextmanager
+def tensorboard(folder: RunDir | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield a function that writes an epoch to TensorBoard; without a folder it does nothing."""
+    if folder is None:
+        yield lambda row: None
+        return
+    with folder.summary_writer() as writer:
+
+        def write(row: Mapping[str, Any]) -> None:
+            for key, value in {**row, **row["stats"], **row.get("measured", {})}.items():
+                if isinstance(value, float):
+                    writer.add_scalar(key, value, row["epoch"])
+
+        yield write

@@ -1,0 +1,84 @@
+"""`spikewire export` and `spikewire predict` on a finished run."""
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib.image import imsave
+
+from spikewire.config import resolve
+from spikewire.deploy import export
+from spikewire.formats import packed
+from spikewire.runtime import load
+from spikewire.train.evaluate import evaluate_run
+from spikewire.train.loop import fit
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The directory of a short run on the embedded digits."""
+    path = tmp_path_factory.mktemp("runs") / "x"
+    flags = {"epochs": "4", "time_steps": "4", "threads": "1", "alpha": "0.02"}
+    fit(resolve("digits", flags=flags), path)
+    return path
+
+
+@pytest.fixture
+def file(finished, tmp_path):
+    """The packed file of the run."""
+    return export(finished, out=tmp_path / "x.safetensors", check_images=0).path
+
+
+def test_an_exported_run_predicts_with_the_accuracy_of_the_run(finished, tmp_path, call):
+    file = tmp_path / "x.safetensors"
+    code, out, _ = call("export", finished, "--values", "fp32", "--out", file)
+    assert code == 0
+    assert "accuracy change" in out
+    about = packed.read(file).about
+    assert about["dataset"] == "digits"
+    assert about["accuracy"] == about["accuracy_before"]
+    code, out, _ = call("predict", file, "--input", "digits")
+    assert code == 0
+    assert f"{evaluate_run(finished).accuracy:.2%}" in out
+
+
+def test_predict_as_json_prints_one_record_per_image(file, digits, call):
+    words = ("predict", file, "--input", "digits", "--json", "--exact", "--early-exit", "1")
+    _, out, _ = call(*words, "--batch-size", "100", "--threads", "1")
+    records = [json.loads(line) for line in out.splitlines()]
+    model = load(file, exact=True)
+    classes, steps = model.decide(model.normalise(digits.test_images), 1.0)
+    assert [int(r["class"]) for r in records] == classes.tolist()
+    assert [r["time_steps"] for r in records] == steps.tolist()
+    assert [int(r["label"]) for r in records] == digits.test_labels.tolist()
+    assert [r["image"] for r in records] == list(range(len(classes)))
+
+
+def test_predict_reads_arrays_and_pictures(file, digits, tmp_path, call):
+    pixels, model = digits.test_images[:3], load(file)
+    wanted = [model.network.classes[i] for i in model.predict(model.normalise(pixels)).tolist()]
+    np.save(tmp_path / "a.npy", pixels.numpy())
+    imsave(tmp_path / "a.png", pixels[0, 0].numpy(), cmap="gray", vmin=0, vmax=255)
+    _, out, _ = call("predict", file, "--input", tmp_path / "a.npy")
+    assert out.split()[1::2] == wanted
+    _, out, _ = call("predict", file, "--input", tmp_path / "a.png")
+    assert out.split() == ["0", wanted[0]]
+
+
+@pytest.mark.parametrize("words", [
+    ["export", "RUN", "--format", "onnx"],
+    ["export", "RUN", "--check", "many"],
+    ["export", "nowhere"],
+    ["predict", "nowhere", "--input", "digits"],
+    ["predict", "FILE", "--input", "nothing"],
+    ["predict", "FILE", "--input", "absent.npy"],
+    ["predict", "FILE", "--input", "digits", "--early-exit", "soon"],
+    ["predict", "FILE", "--input", "digits", "--threads", "0"],
+    ["predict", "FILE", "--input", "digits", "--batch-size", "0"],
+    ["predict", "FILE", "--input", "digits", "--kernels", "mmx"],
+])  # fmt: skip
+def test_mistakes_are_reported_in_one_line(words, finished, file, call):
+    names = {"RUN": finished, "FILE": file}
+    code, _, err = call(*(names.get(word, word) for word in words))
+    assert code == 2
+    assert err.count("\n") == 1

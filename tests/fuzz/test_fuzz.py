@@ -1,0 +1,61 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+KERNELS = HERE.parents[1] / "src" / "spikewire" / "runtime" / "kernels.c"
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """The kernels built with AddressSanitizer and UndefinedBehaviorSanitizer, and its library."""
+    path = tmp_path_factory.mktemp("asan") / "kernels.so"
+    flags = ["-O1", "-g", "-std=gnu11", "-ffp-contract=off", "-fPIC", "-shared"]
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    subprocess.run(["gcc", *flags, *checks, str(KERNELS), "-o", str(path)], check=True)
+    runtime = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+    )
+    return path, runtime.stdout.strip()
+
+
+def fuzz(sanitized, cases, seed):
+    library, runtime = sanitized
+    options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    return subprocess.run(
+        [sys.executable, str(HERE / "fuzz_runtime.py"), str(cases), str(seed), str(library)],
+        env={**os.environ, **options},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_two_hundred_cases_under_address_sanitizer(sanitized):
+    done = fuzz(sanitized, 200, 0)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_ten_thousand_cases_under_address_sanitizer(sanitized):
+    done = fuzz(sanitized, 10_000, 1000)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_sanitizer_sees_a_byte_out_of_bounds(sanitized):
+    library, runtime = sanitized
+    code = (
+        "import ctypes, sys; from spikewire.runtime.library import bind; import numpy as np;"
+        f"k = bind({str(library)!r}); x = np.zeros(4, np.uint16);"
+        # libc, so that the sanitizer knows the size of the block
+        "c = ctypes.CDLL(None); c.malloc.restype = ctypes.c_void_p; m = c.malloc(8);"
+        "k.spikewire_spread(x.ctypes.data, m, 1, 4, 1, 1, 0, 2)"
+    )
+    options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **options}, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr

@@ -1,0 +1,177 @@
+"""Models of SpikingJelly, snnTorch and Norse, and the counters of SpikingJelly and NeuroBench."""
+
+import os
+import warnings
+
+import pytest
+import torch
+from brute_force import brute_force_conv, brute_force_linear, prune_
+from torch import nn
+
+from spikewire.metrics import measure
+
+with warnings.catch_warnings():  # raised by their imports
+    warnings.simplefilter("ignore")
+    import norse.torch as norse
+    import snntorch
+    from spikingjelly.activation_based import functional, layer, neuron, op_counter
+
+torch.set_num_threads(1)
+
+
+def small_snntorch():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.lif1 = nn.Linear(12, 20), snntorch.Leaky(beta=0.5)
+            self.fc2, self.lif2 = nn.Linear(20, 5), snntorch.Leaky(beta=0.5)
+
+        def forward(self, x):
+            m1, m2 = self.lif1.init_leaky(), self.lif2.init_leaky()
+            out = []
+            for _ in range(6):
+                s1, m1 = self.lif1(self.fc1(x), m1)
+                s2, m2 = self.lif2(self.fc2(s1), m2)
+                out.append(s2)
+            return torch.stack(out)
+
+    return Net()
+
+
+def small_spikingjelly(mode="m"):
+    net = nn.Sequential(
+        layer.Conv2d(1, 4, 3, padding=1, bias=False),
+        layer.BatchNorm2d(4),
+        neuron.LIFNode(),
+        layer.MaxPool2d(2),
+        layer.Conv2d(4, 6, 3, bias=False),
+        neuron.LIFNode(),
+        layer.Flatten(),
+        layer.Linear(24, 5, bias=False),
+        neuron.LIFNode(),
+    )
+    functional.set_step_mode(net, mode)
+    return net
+
+
+def small_norse():
+    return norse.SequentialState(
+        nn.Linear(12, 20), norse.LIFBoxCell(), nn.Linear(20, 5), norse.LIFBoxCell()
+    )
+
+
+def recorded(model, forward):
+    """Return each synaptic layer's inputs by independent hooks."""
+    seen = {}
+    handles = [
+        m.register_forward_pre_hook(lambda m, i, n=n: seen.setdefault(n, []).append(i[0].detach()))
+        for n, m in model.named_modules()
+        if isinstance(m, nn.Linear | nn.Conv2d)
+    ]
+    forward()
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def test_snntorch_model():
+    torch.manual_seed(0)
+    model = small_snntorch()
+    masks = prune_(model, 0.5)
+    x = torch.rand(8, 12) * 20
+    measured = measure(model, x, masks)
+    seen = recorded(model, lambda: model(x))
+    spiking = torch.stack(seen["fc2"])
+    assert spiking.sum() > 0
+    expected = sum(brute_force_linear(frame, masks["fc2.weight"]) for frame in spiking)
+    assert measured.layers[1].synops * 8 == expected
+    assert measured.layers[0].macs * 8 == 6 * brute_force_linear(x != 0, masks["fc1.weight"])
+    assert torch.allclose(measured.firing[0].rates.float(), spiking.mean((0, 1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["m", "s"])
+def test_spikingjelly_model_in_both_modes_and_its_state_is_kept(mode):
+    torch.manual_seed(0)
+    model = small_spikingjelly(mode)
+    masks = prune_(model, 0.5)
+    x = torch.rand(*((4,) if mode == "m" else ()), 4, 1, 8, 8) * 50  # time = batch: the hard case
+    model(x)
+    before = model[2].v.clone()
+    measured = measure(model, x, masks, time_first=mode == "m")
+    assert torch.equal(model[2].v, before)
+    assert model.training
+    functional.reset_net(model.eval())
+    seen = recorded(model, lambda: model(x))
+    flat = seen["4"][0].reshape(-1, 4, 4, 4)
+    assert measured.layers[1].synops * 4 == brute_force_conv(flat, masks["4.weight"], model[4])
+    assert measured.firing[0].rates.shape == (4, 8, 8)
+    assert 0 < measured.firing[0].rate < 1
+
+
+def test_a_counter_that_ignores_zeros_does_not_agree():
+    """SpikingJelly's own counter, on the same pruned net and input."""
+    torch.manual_seed(0)
+    model = small_spikingjelly()
+    masks = prune_(model, 0.1)
+    x = torch.rand(4, 2, 1, 8, 8) * 50
+    measured = measure(model, x, masks, time_first=True)
+    functional.reset_net(model.eval())
+    counter = op_counter.SynOpCounter()
+    with torch.no_grad(), op_counter.DispatchCounterMode([counter]):
+        model(x)
+    blind = sum(counter.records["Global"].values()) / 2
+    spiking = measured.layers[1:]  # the image itself is no spike
+    assert blind == sum(layer.unpruned for layer in spiking)
+    assert 0 < sum(layer.synops for layer in spiking) < 0.3 * blind
+
+
+def test_norse_model():
+    torch.manual_seed(0)
+    model = small_norse()
+    masks = prune_(model, 0.5)
+    x = torch.rand(8, 12) * 40
+    measured = measure(model, x, masks)
+    seen = recorded(model, lambda: model(x))
+    assert measured.layers[1].synops * 8 == brute_force_linear(seen["2"][0], masks["2.weight"])
+    assert len(measured.firing) == 2
+
+
+def test_recurrent_matrices_are_named_as_uncounted():
+    model = norse.SequentialState(nn.Linear(3, 4), norse.LIFRecurrentCell(4, 4))
+    measured = measure(model, torch.ones(2, 3), synapses=False)
+    assert measured.uncounted == ["1.input_weights", "1.recurrent_weights"]
+    assert measured.synapse_connectivity is None
+
+
+def test_neurobench_agrees_on_a_pruned_net():
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from neurobench.metrics.workload.synaptic_operations import SynapticOperations
+            from neurobench.models import SNNTorchModel
+    except ImportError:
+        reason = "needs neurobench: pip install --no-deps neurobench==2.3.0"
+        assert os.environ.get("SPIKEWIRE_TEST_NO_SKIP") != "1", reason
+        pytest.skip(reason)
+    torch.manual_seed(0)
+    net = small_snntorch()
+    prune_(net, 0.3)
+    x = torch.rand(8, 12) * 20
+    peer, metric = SNNTorchModel(net, custom_forward=True), SynapticOperations()
+    peer.register_hooks()
+    with torch.no_grad():
+        theirs = metric(peer, peer(x), (x, None))
+    peer.cleanup_hooks()
+    ours = measure(net, x)
+    assert ours.synops == pytest.approx(float(theirs["Effective_ACs"]))
+    assert ours.macs == pytest.approx(float(theirs["Effective_MACs"]))
+    assert ours.dense == pytest.approx(float(theirs["Dense"]))
+    assert 0 < ours.synops < 0.4 * ours.unpruned
+
+
+def test_synapse_connectivity_of_snntorch_and_spikingjelly():
+    dense = measure(small_snntorch(), torch.rand(2, 12)).layers
+    assert [x.links for x in dense] == [12 * 20, 20 * 5]
+    jelly = measure(small_spikingjelly(), torch.rand(4, 2, 1, 8, 8), time_first=True)
+    assert [x.links for x in jelly.layers] == [x.dense_links for x in jelly.layers]
+    assert jelly.synapse_connectivity == 1

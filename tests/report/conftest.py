@@ -1,0 +1,25 @@
+"""Four short runs on the digits, trained once."""
+
+import shutil
+
+import pytest
+from short_runs import short_config
+
+from spikewire.train.loop import fit
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Four real runs on the digits."""
+    root = tmp_path_factory.mktemp("runs")
+    fit(short_config(method="dense"), root / "dense")
+    fit(short_config(alpha="0.5"), root / "gradr-a")
+    fit(short_config(alpha="4"), root / "gradr-b")
+    fit(short_config(method="deepr", connectivity="0.3"), root / "deepr")
+    return root
+
+
+@pytest.fixture
+def runs(trained, tmp_path):
+    """A copy that a test may modify."""
+    return shutil.copytree(trained, tmp_path / "runs", ignore=shutil.ignore_patterns("*.pt"))

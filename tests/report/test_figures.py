@@ -1,0 +1,142 @@
+"""The figures: themes, captions, panels, axes."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from spikewire.errors import SpikewireError
+from spikewire.report import DARK, FIGURES, LIGHT, find, plot_all, plot_paper, render
+from spikewire.report.paper import PAPER
+from spikewire.report.style import inline_svg
+from spikewire.report.table import cards
+
+torch.set_num_threads(1)
+
+
+def drawn_axes(plot):
+    canvas = Figure()
+    plot.draw(canvas, LIGHT)
+    return canvas.axes
+
+
+def figure_named(name):
+    return next(figure for figure in FIGURES if figure.__name__ == f"plot_{name}")
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_each_figure_is_drawn_in_both_themes(trained, figure, theme):
+    plot = figure(find([trained]))
+    svg = render(plot, theme)
+    root = ElementTree.fromstring(svg)
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert len(texts) > 4  # text is text, not outlines
+    assert theme.paper in svg.decode()
+    assert svg == render(plot, theme)
+    assert render(plot, theme, "png", 40).startswith(b"\x89PNG")
+    assert plot.data
+    assert plot.caption.endswith(".")
+    json.dumps(plot.data, allow_nan=False)
+
+
+def test_inline_figures_use_the_colours_of_the_page_and_unique_ids(trained):
+    parts = [inline_svg(plot) for plot in plot_all(find([trained]))]
+    names = [name for part in parts for name in re.findall(r'\bid="([^"]+)"', part)]
+    assert len(names) == len(set(names))
+    for part in parts:
+        assert "var(--ink)" in part
+        used = set(re.findall(r"url\(#([^)]+)\)", part)) | set(re.findall(r'href="#([^"]+)"', part))
+        assert used <= set(names)
+        assert "#010203" not in part
+
+
+def test_the_figures_of_the_paper(trained):
+    plots = plot_paper(find([trained]))
+    assert [plot.key for plot in plots] == list(PAPER)
+    assert {key.split("-")[1].rstrip("ab") for key in PAPER} == set("1234567")
+    for plot in plots:
+        ElementTree.fromstring(render(plot))
+    with pytest.raises(SpikewireError, match="figure-3-parameters: .* needs a finished dense run"):
+        plot_paper(find([trained / "gradr-a"]))
+
+
+def test_drawing_leaves_matplotlib_unchanged(trained):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    render(plot_all(find([trained]))[0])
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_published_points_are_drawn_for_mnist(runs):
+    for config in runs.glob("*/config.toml"):
+        config.write_text(
+            config.read_text().replace('"digits"', '"mnist"').replace("digits-mlp", "mnist-mlp")
+        )
+    svg = render(FIGURES[0](find([runs]))).decode()
+    assert "CH-SNN, published" in svg
+    assert "dense" in svg
+
+
+def test_captions_mention_only_what_is_shown(trained):
+    alone, all_ = find([trained / "gradr-a"]), find([trained])
+    assert "dashed" not in figure_named("frontier")(alone).caption
+    assert "dashed" in figure_named("frontier")(all_).caption
+    assert "published" not in figure_named("frontier")(all_).caption
+    assert "A larger penalty" not in figure_named("training")(alone).caption
+    assert "A larger penalty" in figure_named("training")(all_).caption
+    assert figure_named("firing")(alone).title == "Firing rates"
+
+
+def test_a_run_of_one_epoch_is_a_marker_at_a_whole_number(runs):
+    file = runs / "gradr-a" / "metrics.jsonl"
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    top, bottom = drawn_axes(figure_named("training")(find([runs / "gradr-a"])))
+    assert [line.get_marker() for line in top.lines] == ["o"]
+    assert bottom.get_xlim() == (0, 2)
+
+
+def test_a_run_of_low_accuracy_is_inside_the_axes(runs):
+    file = runs / "gradr-b" / "metrics.jsonl"
+    rows = [json.loads(line) | {"accuracy": 0.2} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = find([runs])
+    assert max(run.last["accuracy"] for run in found) > 0.5
+    assert drawn_axes(figure_named("training")(found))[0].get_ylim()[0] < 20
+
+
+def test_networks_and_data_sets_are_not_mixed(runs):
+    other = runs / "gradr-a" / "config.toml"
+    other.write_text(
+        other.read_text().replace('"digits"', '"mnist"').replace("digits-mlp", "mnist-mlp")
+    )
+    found = find([runs])
+    assert [axes.get_ylabel() for axes in drawn_axes(figure_named("layers")(found))] == [
+        "digits-mlp",
+        "mnist-mlp",
+    ]
+    for name in ("frontier", "energy"):
+        labels = [axes.get_ylabel() for axes in drawn_axes(figure_named(name)(found))]
+        assert labels == [f"test accuracy on {word}, %" for word in ("digits", "mnist")]
+    heads = [what for what, _, _ in cards(found)]
+    assert heads[::2] == ["digits: best accuracy", "mnist: best accuracy"]
+
+
+def test_bars_of_similar_length_start_at_0(trained):
+    (axes,) = drawn_axes(figure_named("layers")(find([trained / "dense"])))
+    assert (axes.get_xscale(), axes.get_xlim()[0]) == ("linear", 0)
+
+
+def test_a_line_joins_only_runs_with_equal_training_settings(runs):
+    def lines():
+        (axes,) = drawn_axes(figure_named("frontier")(find([runs / "gradr-a", runs / "gradr-b"])))
+        return [len(bars.lines[0].get_xydata()) for bars in axes.containers]
+
+    assert lines() == [2]
+    config = runs / "gradr-b" / "config.toml"
+    config.write_text(config.read_text().replace("epochs = 3", "epochs = 300"))
+    assert lines() == [1, 1]

@@ -1,0 +1,31 @@
+import logging
+
+import pytest
+from networks import conv_net
+from runtime.agreement import KERNELS
+
+from spikewire.formats.trace import trace_model
+from spikewire.runtime import Runtime, library
+
+
+def test_the_installation_has_compiled_kernels():
+    assert "portable" in KERNELS
+
+
+@pytest.mark.parametrize("suffix", [".so", ".pyd", ".dll", *library.EXTENSION_SUFFIXES])
+def test_the_library_is_found_under_any_suffix(suffix, tmp_path):
+    assert library.find_library(tmp_path) is None
+    (tmp_path / f"_kernels{suffix}").touch()
+    assert library.find_library(tmp_path) == tmp_path / f"_kernels{suffix}"
+
+
+def test_without_compiled_kernels_torch_is_used_and_one_warning_is_logged(monkeypatch, caplog):
+    monkeypatch.setattr(library, "SUFFIXES", [".absent"])
+    library.installed.cache_clear()
+    with caplog.at_level(logging.WARNING, "spikewire"):
+        runtime = Runtime(trace_model(conv_net()))
+        Runtime(trace_model(conv_net()))
+    library.installed.cache_clear()
+    assert runtime.kernels == "torch"
+    assert len(caplog.records) == 1
+    assert "no compiled kernels" in caplog.text
