@@ -1,21 +1,23 @@
-# Every target creates .venv and installs what it needs; nothing else is asked of you.
+# Every target creates .venv and installs what it needs; Python 3.11 or newer is all it requires.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: demo test test-all test-gpu lint format wheel clean
 
 demo: .venv/core
+	@echo "training three networks on the embedded digits (about a minute) ..."
 	$(BIN)/spikewire train --method dense
 	$(BIN)/spikewire train
 	$(BIN)/spikewire train --method budget --connectivity 0.05 --lr 5e-3
 	$(BIN)/spikewire report runs -o runs/report.html
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu"
 
 test-all: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 test-gpu:
 	$(PYTHON) -m pytest tests/kernels tests/gpu
@@ -30,18 +32,24 @@ format: .venv/dev
 	$(BIN)/ruff format .
 
 .venv/core: pyproject.toml constraints.txt setup.py src/spikewire/runtime/kernels.c
-	$(PYTHON) -m venv .venv
-	$(PIP) -e .
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spikewire needs Python 3.11 or newer; name one: make PYTHON=python3.12")'
+	@echo "installing PyTorch and spikewire into .venv (once, about two minutes) ..."
+	@$(PYTHON) -m venv .venv
+	@$(PIP) -e .
+	@touch $@
 
 .venv/dev: .venv/core
-	$(PIP) -e ".[dev]"
-	$(PIP) --no-deps neurobench==2.3.0  # a whole install would bring GPL code the tests do not need
-	touch $@
+	@echo "installing the test tools into .venv (once, about two minutes) ..."
+	@$(PIP) -e ".[dev]"
+	@$(PIP) --no-deps neurobench==2.3.0  # a whole install would bring GPL code the tests do not need
+	@touch $@
 
 wheel: .venv/core
-	$(PIP) build
-	$(BIN)/python -m build --wheel
+	@echo "building the wheel into dist ..."
+	@rm -rf build
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist src/*.egg-info src/spikewire/runtime/_kernels*.so
+	rm -rf .pytest_cache .ruff_cache .hypothesis
