@@ -1,0 +1,245 @@
+"""The documentation is true: links resolve, commands parse, code runs, tables equal the code."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spikewire import METHODS
+from spikewire.cli import COMMANDS
+from spikewire.cli.flags import Parser
+from spikewire.config import presets, resolve
+from spikewire.errors import SpikewireError
+from spikewire.fields import choices_of, declared, defaults, show
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *DOCS,
+    ROOT / "results" / "README.md",
+]
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`spikewire ([^`]+)`")
+
+
+def text(page):
+    return page.read_text("utf-8")
+
+
+def without_code(page):
+    return re.sub(r"`[^`\n]*`", "", FENCED.sub("", text(page)))
+
+
+def python_blocks(page):
+    return [code for language, code in FENCED.findall(text(page)) if language == "python"]
+
+
+# ------------------------------------------------------------------------------ links
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text(page)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@EVERY_PAGE
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        path, _, anchor = link.partition("#")
+        if path.startswith(("http://", "https://", "mailto:")):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_index_has_one_line_per_page():
+    index = text(ROOT / "docs" / "README.md")
+    for page in DOCS:
+        if page.name != "README.md":
+            assert len(re.findall(rf"^- \[{page.name}\]\({page.name}\): ", index, re.M)) == 1
+
+
+@EVERY_PAGE
+def test_files_of_the_repository_that_are_named_exist(page):
+    named = re.findall(r"`((?:src|tests|docs|benchmarks|examples)/[\w/.-]+)`", text(page))
+    example = {"tests/methods/test_fanin.py", "src/spikewire/methods/fanin.py"}
+    assert [name for name in named if not (ROOT / name).exists() and name not in example] == []
+
+
+# ------------------------------------------------------------------------------ commands
+
+
+class Found(BaseException):
+    """Raised in place of running a command; its argument is the command's parser."""
+
+
+def parser_of(command, monkeypatch):
+    """Return the parser that a command reads its flags with, without running the command."""
+
+    def stop(parser, arguments):
+        raise Found(parser)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parser, "read", stop)
+        patch.setattr("spikewire.cli.train.keep_memory", lambda: None)
+        with pytest.raises(Found) as caught:
+            COMMANDS[command]([])
+    return caught.value.args[0]
+
+
+def fenced_commands(page):
+    """Yield the words of each `spikewire` command in a code block, also behind torchrun."""
+    for language, block in FENCED.findall(text(page)):
+        if language in ("", "bash", "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                found = re.match(r"(?:torchrun .*-m )?spikewire (.+)", line)
+                if found and "..." not in line:
+                    words = shlex.split(found.group(1).partition(" > ")[0], comments=True)
+                    yield [word for word in words if word]
+
+
+def settings_of(given):
+    """Return the flags that are settings or fields of a method, as `resolve` takes them."""
+    known = set(declared(type(resolve())))
+    for method in METHODS.values():
+        known |= set(declared(method))
+    return {key: value for key, value in given.items() if key in known and value is not None}
+
+
+@EVERY_PAGE
+def test_every_command_in_a_code_block_is_valid(page, monkeypatch):
+    for words in fenced_commands(page):
+        check_values(words[0], parser_of(words[0], monkeypatch).read(words[1:]))
+
+
+def check_values(command, given):
+    """Resolve the settings of a command; a method that a page adds is not known here."""
+    if command == "train" and not given["resume"] and given.get("method") != "fanin":
+        resolve(given["preset"], given["config"], settings_of(given))
+    if command == "frontier":
+        check_frontier(given)
+
+
+def check_frontier(given):
+    """Resolve the settings of each method of a sweep, at each of its target connectivities."""
+    flags = settings_of(given)
+    targets = flags.pop("connectivity").split(",")
+    flags.pop("dataset", None)
+    for method in given["methods"].split(","):
+        for target in targets:
+            own = {"connectivity": target} if "connectivity" in declared(METHODS[method]) else {}
+            resolve(given["preset"], given["config"], {**flags, **own, "method": method})
+
+
+def test_there_are_commands_to_check():
+    assert sum(len(list(fenced_commands(page))) for page in PAGES) > 40
+
+
+@pytest.mark.parametrize("word", ["--conectivity", "--preset=mnist-slow", "--epochs=0"])
+def test_a_wrong_command_would_be_found(word, monkeypatch, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"```\nspikewire train {word} # comment\n```\n")
+    with pytest.raises(SpikewireError):
+        test_every_command_in_a_code_block_is_valid(page, monkeypatch)
+
+
+@EVERY_PAGE
+def test_commands_within_a_sentence_have_known_flags(page, monkeypatch):
+    for found in INLINE.findall(FENCED.sub("", text(page))):
+        command, *words = shlex.split(found)
+        if command == "packed":  # the name of a file format
+            continue
+        parser = parser_of(command, monkeypatch)
+        flags = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert flags <= set(parser._option_string_actions), found
+        if "--preset" in flags:  # a whole command, perhaps with a letter for a value
+            given = parser.read(words)
+            if not any(re.fullmatch("[A-Z]+", word) for word in words):
+                check_values(command, given)
+
+
+# ------------------------------------------------------------------------------ code
+
+
+@EVERY_PAGE
+def test_every_python_block_compiles(page):
+    for number, code in enumerate(python_blocks(page)):
+        compile(code, f"{page.name} block {number}", "exec")
+
+
+@pytest.mark.parametrize("name", ["getting-started", "python-api", "data", "budget"])
+def test_the_python_blocks_of_a_page_run_in_order(name, tmp_path):
+    page = ROOT / "docs" / f"{name}.md"
+    code = "\n".join(python_blocks(page))
+    assert code
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda x: x.stem)
+def test_every_example_runs(example):
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    accuracy = re.search(r"^pruned: accuracy ([\d.]+)%", done.stdout, re.MULTILINE)
+    assert accuracy
+    assert float(accuracy.group(1)) > 90
+
+
+# ------------------------------------------------------------------------------ tables
+
+
+def test_every_preset_is_documented():
+    page = text(ROOT / "docs" / "getting-started.md")
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) >= set(presets())
+
+
+def test_the_table_of_methods_has_their_classes():
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| ", text(ROOT / "docs" / "methods.md"), re.M)
+    found = [(name, kind) for name, kind in rows if name in METHODS]
+    assert sorted(found) == sorted((name, kind.__name__) for name, kind in METHODS.items())
+
+
+def documented_fields(name):
+    """Return field -> (default, accepted) of a method's section in methods.md."""
+    page = text(ROOT / "docs" / "methods.md")
+    section = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    assert section, f"methods.md has no section `{name}`"
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| ", section.group(1), re.MULTILINE)
+    return {field: (default, accepted) for field, default, accepted in rows}
+
+
+def accepted_values(rule):
+    if rule.type is bool:
+        return "true, false"
+    return rule.metadata["within"] or ", ".join(choices_of(rule))
+
+
+def number(word):
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_fields_of_a_method_are_documented_with_defaults_and_ranges(name):
+    found = documented_fields(name)
+    rules, values = declared(METHODS[name]), defaults(METHODS[name])
+    assert set(found) == set(rules)
+    for key, (default, accepted) in found.items():
+        assert number(default) == number(show(values[key])), key
+        assert accepted == accepted_values(rules[key]), key
