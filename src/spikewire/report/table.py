@@ -112,7 +112,7 @@ def _accuracy_cards(runs: Sequence[Run], prefix: str = "") -> list[Card]:
     connectivity = percent(sparsest.last["connectivity"])
     return [
         (f"{prefix}best accuracy", percent(_accuracy(best)), best.name),
-        (f"{prefix}lowest connectivity within 2 points", connectivity, sparsest.name),
+        (f"{prefix}lowest connectivity within 2 points of the best", connectivity, sparsest.name),
     ]
 
 
@@ -133,6 +133,6 @@ def _cost_cards(run: Run) -> list[Card]:
         return []
     used, packed, dense = cost["synops"] + cost["macs"], cost["bytes_packed"], cost["bytes_dense"]
     return [
-        ("its operations per image", f"{used:,.0f}", f"{cost['dense']:,.0f} if dense"),
-        ("its packed size", size(packed), f"of {size(dense)}"),
+        ("operations per image there", f"{used:,.0f}", f"{cost['dense']:,.0f} if dense"),
+        ("packed size there", size(packed), f"of {size(dense)}"),
     ]
