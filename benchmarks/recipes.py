@@ -388,7 +388,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=140)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--at-once", type=int, default=32, help="networks side by side")
-    parser.add_argument("--out", type=Path, help="JSON lines, one a run, added at the end")
+    parser.add_argument("--out", type=Path, help="JSON lines, one per run, appended")
     given = parser.parse_args()
     if min(given.seeds, given.epochs) < 1:
         parser.error("--seeds and --epochs must be 1 or more")
