@@ -252,4 +252,4 @@ def test_a_config_from_before_an_option_existed_had_its_default():
 def test_a_data_set_brings_its_own_preset(dataset, epochs):
     config = resolve(flags={"dataset": dataset})
     assert (config.dataset, config.epochs) == (dataset, epochs)
-    assert resolve("digits", flags={"dataset": dataset}).epochs == 80  # unless another is asked for
+    assert resolve("digits", flags={"dataset": dataset}).epochs == 80  # unless another is named

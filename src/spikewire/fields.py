@@ -133,14 +133,18 @@ def accepted(rule: Field) -> str:
     return f"one of {', '.join(words)}" if words else str(rule.metadata["within"])
 
 
+def describe(rule: Field) -> str:
+    """Return the help text of a setting, with the values it accepts."""
+    values = accepted(rule)
+    return f"{rule.metadata['help']}; {values}" if values else rule.metadata["help"]
+
+
 def document(kind: type) -> None:
     """Append to the docstring of a class its settings as arguments, with ranges and defaults."""
-    lines = []
-    for name, rule in declared(kind).items():
-        words = ", ".join(x.replace(":", ".") for x in rule.metadata["choices"])
-        values = f"one of {words}" if words else rule.metadata["within"]
-        text = f"{rule.metadata['help']}{f'; {values}' if values else ''}"
-        lines.append(f"        {name}: {text} (default {show(getattr(kind, name, 'none'))}).\n")
+    lines = [
+        f"        {name}: {describe(rule)} (default {show(getattr(kind, name, 'none'))}).\n"
+        for name, rule in declared(kind).items()
+    ]
     kind.__doc__ = f"{(kind.__doc__ or '').rstrip()}\n\n    Args:\n{''.join(lines)}"
 
 
@@ -159,7 +163,8 @@ def validate(instance: Any) -> None:
             kind = type(instance).__name__
             raise TypeError(f"{kind}.{rule.name}: declare it with setting(default, help, ...)")
     for rule in declared(type(instance)).values():
-        value = convert(rule.name, getattr(instance, rule.name), _type(instance, rule.name))
+        kind = _hints(type(instance))[rule.name]
+        value = convert(rule.name, getattr(instance, rule.name), kind)
         object.__setattr__(instance, rule.name, value)
     for rule in declared(type(instance)).values():  # an interval may name a later field
         _check(rule, getattr(instance, rule.name), instance)
@@ -167,13 +172,9 @@ def validate(instance: Any) -> None:
 
 def check_value(rule: Field, value: Any, owner: type) -> Any:
     """Return one value converted and checked as `validate` would, without an instance."""
-    value = convert(rule.name, value, get_type_hints(owner)[rule.name])
+    value = convert(rule.name, value, _hints(owner)[rule.name])
     _check(rule, value, owner)
     return value
-
-
-def _type(instance: Any, name: str) -> Any:
-    return _hints(type(instance))[name]
 
 
 @cache

@@ -49,8 +49,8 @@ def test_equals_its_twin(kind, steered):
     task, steps, harden, slope, penalty = Task(6, 5, 3), 40, 0.6, 20.0, 1e-3
     twin, lr = Twin(task, kind, KINDS[kind]), KINDS[kind]
     optimizer = kind(task.weights, lr=lr)
-    asked = {"connectivity": 0.2, "every": 3} if steered else {}
-    pruner = UPR(penalty=penalty, slope=slope, gate_rate=0.5, harden=harden, **asked).attach(
+    target = {"connectivity": 0.2, "every": 3} if steered else {}
+    pruner = UPR(penalty=penalty, slope=slope, gate_rate=0.5, harden=harden, **target).attach(
         task.model, optimizer, total_steps=steps
     )
     v, gates = twin.read(), Gates(twin.read(), 0.5 * lr)
@@ -158,7 +158,7 @@ def test_watching_the_forward_pass_ends_with_the_first_step_or_the_method():
 
 
 @pytest.mark.parametrize("options", [{"harden": 1.0}, {"every": 10_000}, {"harden": 0.01}])
-def test_late_rare_and_sudden_decisions_end_as_asked(options):
+def test_late_rare_and_sudden_decisions_end_at_the_target(options):
     task = Task(6, 5, 3)
     optimizer = torch.optim.Adam(task.weights, lr=0.02)
     pruner = UPR(connectivity=0.2, **options).attach(task.model, optimizer, total_steps=10)

@@ -2,12 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import Field
 from typing import Any, NoReturn
 
 from spikewire.config import flag, method_fields, presets, resolve, settings
 from spikewire.errors import SpikewireError, check, unknown
-from spikewire.fields import accepted, show
+from spikewire.fields import describe, show
 
 MANY = 20  # flags that a one-line error does not list
 
@@ -65,12 +64,6 @@ def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
     for key in sorted(owners.keys() - set(but)):
         parts = (f"[{', '.join(methods)}] {about}" for about, methods in owners[key].items())
         add_flag(group, key, "; ".join(parts), key in switches)
-
-
-def describe(rule: Field) -> str:
-    """Return the help text of a setting, with the values it accepts."""
-    values = accepted(rule)
-    return f"{rule.metadata['help']}; {values}" if values else rule.metadata["help"]
 
 
 def add_flag(group: Any, key: str, about: str, switch: bool) -> None:
