@@ -69,3 +69,63 @@ def brute_force_links(weights, masks):
         sum(int(masks[w][o, i]) for i in sources[k] for o in sinks[k + 1])
         for k, w in enumerate(weights)
     ]
+
+
+def search_synapses(model, masks, shape):
+    """Follow every synapse of a sequence of layers one by one, from the input and from the output.
+
+    Returns the synapses per layer that are present, that start at a neuron reached from the input
+    (UPR's definition), and that also end at a neuron from which the output is reached.
+    """
+    neurons = [(c, y, x) for c in range(shape[0]) for y in range(shape[1]) for x in range(shape[2])]
+    start = [("input", n) for n in neurons]
+    steps, names, here = [], [], "input"
+    for name, layer in model.named_children():
+        kind = type(layer).__name__
+        if kind in ("Conv2d", "Linear", "MaxPool2d"):
+            edges, neurons = EDGES[kind](neurons, masks.get(f"{name}.weight"))
+            steps.append([((here, a), (name, b)) for a, b in edges])
+            names.append(name if kind != "MaxPool2d" else None)
+            here = name
+    reached, leading = set(start), {(here, n) for n in neurons}
+    for edges in steps:
+        reached |= {b for a, b in edges if a in reached}
+    for edges in reversed(steps):
+        leading |= {a for a, b in edges if b in leading}
+    synaptic = [edges for edges, name in zip(steps, names, strict=True) if name]
+    return (
+        [len(edges) for edges in synaptic],
+        [sum(a in reached for a, _ in edges) for edges in synaptic],
+        [sum(a in reached and b in leading for a, b in edges) for edges in synaptic],
+    )
+
+
+def conv_edges(neurons, mask):
+    """Return the synapses of a 3x3 convolution with padding 1, and its outputs."""
+    known = set(neurons)
+    side = max(y for _, y, _ in neurons) + 1
+    out = [(o, y, x) for o in range(len(mask)) for y in range(side) for x in range(side)]
+    edges = []
+    for o, c, i, j in mask.nonzero().tolist():
+        for y in range(side):
+            for x in range(side):
+                source = (c, y + i - 1, x + j - 1)
+                if source in known:
+                    edges.append((source, (o, y, x)))
+    return edges, out
+
+
+def linear_edges(neurons, mask):
+    """Return the synapses of a linear layer on flattened neurons, and its outputs."""
+    return [(neurons[i], (o,)) for o, i in mask.nonzero().tolist()], [
+        (o,) for o in range(len(mask))
+    ]
+
+
+def pool_edges(neurons, mask):
+    """Return the wires of a 2x2 pool, which are no synapses, and its outputs."""
+    edges = [((c, y, x), (c, y // 2, x // 2)) for c, y, x in neurons]
+    return edges, list(dict.fromkeys(b for _, b in edges))
+
+
+EDGES = {"Conv2d": conv_edges, "Linear": linear_edges, "MaxPool2d": pool_edges}

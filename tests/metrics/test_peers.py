@@ -140,7 +140,7 @@ def test_recurrent_matrices_are_named_as_uncounted():
     model = norse.SequentialState(nn.Linear(3, 4), norse.LIFRecurrentCell(4, 4))
     measured = measure(model, torch.ones(2, 3), synapses=False)
     assert measured.uncounted == ["1.input_weights", "1.recurrent_weights"]
-    assert measured.synapse_connectivity is None
+    assert measured.synapses is measured.synapses_reached is measured.synapses_alive is None
 
 
 def test_neurobench_agrees_on_a_pruned_net():
@@ -169,9 +169,9 @@ def test_neurobench_agrees_on_a_pruned_net():
     assert 0 < ours.synops < 0.4 * ours.unpruned
 
 
-def test_synapse_connectivity_of_snntorch_and_spikingjelly():
+def test_synapses_of_snntorch_and_spikingjelly():
     dense = measure(small_snntorch(), torch.rand(2, 12)).layers
-    assert [x.links for x in dense] == [12 * 20, 20 * 5]
+    assert [x.alive for x in dense] == [12 * 20, 20 * 5]
     jelly = measure(small_spikingjelly(), torch.rand(4, 2, 1, 8, 8), time_first=True)
-    assert [x.links for x in jelly.layers] == [x.dense_links for x in jelly.layers]
-    assert jelly.synapse_connectivity == 1
+    assert [x.alive for x in jelly.layers] == [x.dense_synapses for x in jelly.layers]
+    assert jelly.synapses == jelly.synapses_reached == jelly.synapses_alive == 1

@@ -132,11 +132,23 @@ def print_result(result: "Result") -> None:
         target
         | {
             "actual connectivity": percent(result.connectivity),
+            **synapse_lines(result.history[-1].get("measured", {})),
             "accuracy": percent(result.accuracy),
             "time": f"{result.seconds:.1f} s",
         }
     )
     print_layers(result.layers)
+
+
+def synapse_lines(measured: dict[str, Any]) -> dict[str, str]:
+    """Return the fractions of synapses of the dense network, where they were counted."""
+    names = {
+        "synapses": "synapses present",
+        "synapses_reached": "synapses reached from the input",
+        "synapses_alive": "synapses on a path to the output",
+    }
+    found = {name: measured.get(key) for key, name in names.items()}
+    return {name: percent(value) for name, value in found.items() if value is not None}
 
 
 def evaluate(arguments: Sequence[str]) -> None:

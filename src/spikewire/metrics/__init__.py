@@ -1,7 +1,7 @@
 """Costs of a network (SynOps, energy, bytes) and the firing rates of its neurons.
 
 `measure` runs a model and returns a `Measurement`; `records` holds the results, `counting` the
-counters, `links` the links between neurons.
+counters, `links` the synapses between neurons.
 """
 
 from spikewire.metrics.counting import measure, packed_bytes

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from spikewire.errors import SpikewireError, check
 from spikewire.metrics.links import (
+    Synapses,
     count_activity,
-    count_alive_links,
     count_operations,
+    count_synapses,
     fan_out,
     first_tensor,
 )
@@ -49,19 +50,19 @@ def measure(
             ``[batch, ...]``.
         spiking: Returns whether a module is a layer of spiking neurons; by default those of
             spikewire, SpikingJelly, snnTorch and Norse.
-        synapses: Whether to count links for `synapse_connectivity`, which takes one more forward
-            and one backward pass of one sample.
+        synapses: Whether to count synapses for `synapses`, `synapses_reached` and
+            `synapses_alive`, which takes one more forward and one backward pass of one sample.
 
     Returns:
         Costs per layer, firing rates and totals.
 
     Raises:
         SpikewireError: The model has no convolution or linear layer, a mask has the wrong shape,
-            `batch` is empty, or the model does not allow counting links.
+            `batch` is empty, or the model does not allow counting synapses.
 
     Example:
         >>> found = spikewire.measure(model, images, masks=pruner.masks())
-        >>> found.synops, found.synapse_connectivity, found.energy().compute
+        >>> found.synops, found.synapses_reached, found.energy().compute
     """
     layers = synaptic_layers(model)
     check(bool(layers), "model", type(model).__name__, "one with conv or linear layers")
@@ -69,14 +70,14 @@ def measure(
     counter = _Counter(layers, present)
     with torch.no_grad(), preserve_state(model):
         example = _count_batches(counter, model, batch, spiking, time_first)
-    links: dict[str, tuple[int, int]] = {}
+    counts: dict[str, Synapses] = {}
     if synapses:
         with preserve_state(model):
-            links = count_alive_links(model, example, present, spiking)
+            counts = count_synapses(model, example, present, spiking)
     bytes_dense, bytes_packed = parameter_bytes(model, present)
     return Measurement(
         samples=counter.samples,
-        layers=counter.layer_measures(links),
+        layers=counter.layer_measures(counts),
         firing=counter.firing(),
         bytes_dense=bytes_dense,
         bytes_packed=bytes_packed,
@@ -167,15 +168,23 @@ class _Counter:
         before, events = self.spikes.get(name, (torch.zeros_like(counts), 0))
         self.spikes[name] = (before + counts, events + math.prod(out.shape[:leading]))
 
-    def layer_measures(self, links: Mapping[str, tuple[int, int]]) -> list[LayerMeasure]:
+    def layer_measures(self, counts: Mapping[str, Synapses]) -> list[LayerMeasure]:
         """Return one record per synaptic layer."""
-        return [self._layer_measure(name, *links.get(name, (None, None))) for name in self.layers]
+        return [self._layer_measure(name, counts.get(name)) for name in self.layers]
 
-    def _layer_measure(self, name: str, links: int | None, dense: int | None) -> LayerMeasure:
+    def _layer_measure(self, name: str, counted: Synapses | None) -> LayerMeasure:
         mask = self.masks[name]
         each = {key: value / self.samples for key, value in self.sums[name].items()}
+        present, reached, alive, dense = counted or (None, None, None, None)
         return LayerMeasure(
-            name, mask.numel(), int(mask.sum()), **each, links=links, dense_links=dense
+            name,
+            mask.numel(),
+            int(mask.sum()),
+            **each,
+            synapses=present,
+            reached=reached,
+            alive=alive,
+            dense_synapses=dense,
         )
 
     def firing(self) -> list[Firing]:

@@ -1,12 +1,16 @@
-"""Links between neurons: how often each is used, and which are on a path from input to output.
+"""Synapses between neurons: how often each is used, and which the input reaches.
 
-A convolution weight is one parameter, and one link per position at which it is applied; positions
-on padding have no link.
+A convolution weight is one parameter, and one synapse per position at which it is applied;
+positions on padding have none. `count_synapses` counts three sets, each a part of the one before::
+
+    present   weights that exist, times their positions
+    reached   those whose source neuron is reached from the input over present synapses
+    alive     those whose target neuron, besides, leads to the output
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +48,7 @@ def apply_weight(module: nn.Module, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def fan_out(module: nn.Module, mask: Tensor) -> Tensor:
-    """Return the mask summed over output channels, so that one channel counts all links."""
+    """Return the mask summed over output channels, so that one channel counts all synapses."""
     if isinstance(module, nn.Linear):
         return mask.sum(0, keepdim=True, dtype=torch.float64)
     assert isinstance(module, _ConvNd)
@@ -54,7 +58,7 @@ def fan_out(module: nn.Module, mask: Tensor) -> Tensor:
 
 
 def count_operations(module: nn.Module, activity: Tensor, fan: Tensor) -> float:
-    """Return the sum over inputs of ``activity * surviving fan-out``; exact, as links are linear.
+    """Return the sum over inputs of ``activity * surviving fan-out``; exact, as it is linear.
 
     `activity` is the number of events per input of one sample; `fan` is `fan_out` of the mask.
     """
@@ -75,16 +79,28 @@ def first_tensor(output: Any) -> Tensor:
     return output
 
 
-# ---------------------------------------------------------------------- links on a path
+# ---------------------------------------------------------------------- synapses on a path
 
 
-def count_alive_links(
+class Synapses(NamedTuple):
+    """Synapses of one layer: present, reached, alive, and of the unpruned layer."""
+
+    present: int
+    reached: int
+    alive: int
+    dense: int
+
+
+def count_synapses(
     model: nn.Module,
     example: Tensor,
     masks: Mapping[str, Tensor],
     spiking: Callable[[nn.Module], bool] = is_spiking,
-) -> dict[str, tuple[int, int]]:
-    """Return per layer (links on a path from input to output, links of the dense layer).
+) -> dict[str, Synapses]:
+    """Return the synapses of each layer that the model calls.
+
+    `reached` is the count of UPR (Shi, Ding, Hao, Yu, ICLR 2024), which follows dead neurons
+    forward only; `alive` also drops synapses that lead nowhere.
 
     Reachability by one forward and one backward pass: with weights 0 or 1 and neurons replaced by
     the identity, an output is positive if a path leads to it from the input, and its gradient is
@@ -102,11 +118,11 @@ def count_alive_links(
     except (RuntimeError, IndexError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise SpikewireError(
-            f"synapses: this model's links cannot be traced ({reason}); pass synapses=False"
+            f"synapses: those of this model cannot be traced ({reason}); pass synapses=False"
         ) from error
     layers = synaptic_layers(model)
     called = {name: found for name, found in pairs.items() if found}
-    return {name: _count_links(layers[name], masks[name], found) for name, found in called.items()}
+    return {name: _count(layers[name], masks[name], found) for name, found in called.items()}
 
 
 class _MeanPooling(TorchFunctionMode):
@@ -178,10 +194,8 @@ def _binarize(x: Tensor) -> Tensor:
     return binary
 
 
-def _count_links(
-    module: nn.Module, mask: Tensor, pairs: list[tuple[Tensor, Tensor]]
-) -> tuple[int, int]:
-    """Count links from reachable inputs to outputs that reach the readout, once over all time."""
+def _count(module: nn.Module, mask: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Synapses:
+    """Count synapses once over all time; a source or sink counts if it does at any step."""
     dims = feature_dims(module)
 
     def any_positive(x: Tensor) -> Tensor:
@@ -190,6 +204,11 @@ def _count_links(
     gradients = [torch.zeros_like(y) if y.grad is None else y.grad for _, y in pairs]
     sources = torch.stack([any_positive(x) for x, _ in pairs]).amax(0)
     sinks = torch.stack([any_positive(grad) for grad in gradients]).amax(0)
-    alive = (apply_weight(module, sources, mask.to(sources)) * sinks).sum(dtype=torch.float64)
-    full = fan_out(module, torch.ones_like(mask))
-    return round(float(alive)), round(count_operations(module, torch.ones_like(sources), full))
+    everything, fan = torch.ones_like(sources), fan_out(module, mask)
+    alive = (apply_weight(module, sources, mask.to(sources)) * sinks).sum()
+    return Synapses(
+        present=round(count_operations(module, everything, fan)),
+        reached=round(count_operations(module, sources, fan)),
+        alive=round(float(alive)),
+        dense=round(count_operations(module, everything, fan_out(module, torch.ones_like(mask)))),
+    )

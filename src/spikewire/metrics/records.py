@@ -51,8 +51,11 @@ class LayerMeasure:
         macs: Multiply-accumulates: the same for inputs other than 0 and 1.
         unpruned: Operations if no weight were pruned, for the same inputs.
         dense: Operations if no weight were pruned and every input were active.
-        links: Neuron-to-neuron links on a path from input to output; None if not counted.
-        dense_links: Links of the unpruned layer; None if not counted.
+        synapses: Synapses that exist: present weights times the positions at which each is
+            applied; None if not counted.
+        reached: Those of them whose source neuron is reached from the input.
+        alive: Those of them whose target neuron, besides, leads to the output.
+        dense_synapses: Synapses of the unpruned layer; None if not counted.
     """
 
     name: str
@@ -62,8 +65,10 @@ class LayerMeasure:
     macs: float
     unpruned: float
     dense: float
-    links: int | None = None
-    dense_links: int | None = None
+    synapses: int | None = None
+    reached: int | None = None
+    alive: int | None = None
+    dense_synapses: int | None = None
 
     @property
     def connectivity(self) -> float:
@@ -130,14 +135,32 @@ class Measurement:
         return sum(x.present for x in self.layers) / sum(x.weights for x in self.layers)
 
     @property
-    def synapse_connectivity(self) -> float | None:
-        """Fraction of neuron-to-neuron links on a path from input to output; None if not counted.
+    def synapses(self) -> float | None:
+        """Fraction of the dense network's synapses that exist; None if not counted.
 
-        A convolution weight counts once per position at which it is applied.
+        A convolution weight is one synapse per position at which it is applied.
         """
-        if any(x.links is None for x in self.layers):
+        return self._fraction("synapses")
+
+    @property
+    def synapses_reached(self) -> float | None:
+        """Fraction of the dense network's synapses that are reached from the input.
+
+        This is the connectivity of UPR (ICLR 2024), which counts forward only: compare with UPR by
+        this figure. None if not counted.
+        """
+        return self._fraction("reached")
+
+    @property
+    def synapses_alive(self) -> float | None:
+        """Fraction of the dense network's synapses on a path from input to output, or None."""
+        return self._fraction("alive")
+
+    def _fraction(self, kind: str) -> float | None:
+        if any(x.dense_synapses is None for x in self.layers):
             return None
-        return sum(x.links or 0 for x in self.layers) / sum(x.dense_links or 0 for x in self.layers)
+        dense = sum(x.dense_synapses or 0 for x in self.layers)
+        return sum(getattr(x, kind) for x in self.layers) / dense
 
     @property
     def synops(self) -> float:
@@ -178,7 +201,7 @@ class Measurement:
         """Return the totals of the network as a flat dict, for a logger or `metrics.jsonl`.
 
         Returns:
-            Operations, energy in pJ, synapse connectivity, mean firing figures over all neurons
+            Operations, energy in pJ, fractions of synapses, mean firing figures over all neurons
             (None without spiking layers), and bytes.
         """
         energy = self.energy()
@@ -189,7 +212,9 @@ class Measurement:
             "dense": self.dense,
             "compute_pj": energy.compute,
             "memory_pj": energy.memory,
-            "synapse_connectivity": self.synapse_connectivity,
+            "synapses": self.synapses,
+            "synapses_reached": self.synapses_reached,
+            "synapses_alive": self.synapses_alive,
             "rate": self._mean_over_neurons([x.rate for x in self.firing]),
             "silent": self._mean_over_neurons([x.silent for x in self.firing]),
             "saturated": self._mean_over_neurons([x.saturated for x in self.firing]),

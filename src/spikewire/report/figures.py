@@ -37,7 +37,8 @@ from spikewire.report.style import (
     set_log_scale,
 )
 
-COSTS = ("synops", "macs", "unpruned", "dense", "compute_pj", "memory_pj", "synapse_connectivity")
+COSTS = ("synops", "macs", "unpruned", "dense", "compute_pj", "memory_pj")
+COSTS += ("synapses", "synapses_reached", "synapses_alive")
 METRICS = ("epoch", "accuracy", "connectivity", "loss", "test_loss", "seconds")
 LOG_RATIO = 20  # largest over smallest bar from which the axis of bars is logarithmic
 

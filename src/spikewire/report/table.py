@@ -57,9 +57,21 @@ COLUMNS = (
     ),
     Column(
         "synapses",
-        "fraction of neuron-to-neuron links on a path from input to output",
+        "fraction of synapses present: weights times the positions at which each is applied",
         "fraction",
-        _measured("synapse_connectivity"),
+        _measured("synapses"),
+    ),
+    Column(
+        "reached",
+        "fraction of synapses reached from the input: the connectivity of UPR",
+        "fraction",
+        _measured("synapses_reached"),
+    ),
+    Column(
+        "alive",
+        "fraction of synapses on a path from input to output",
+        "fraction",
+        _measured("synapses_alive"),
     ),
     Column("SynOps", "accumulates per image", "count", _measured("synops")),
     Column("MACs", "multiply-accumulates per image", "count", _measured("macs")),
