@@ -22,15 +22,31 @@ def sanitized(tmp_path_factory):
     return path, runtime.stdout.strip()
 
 
+def run(sanitized, *command):
+    options = {"LD_PRELOAD": sanitized[1], "ASAN_OPTIONS": "detect_leaks=0"}
+    command = [sys.executable, *map(str, command)]
+    environment = {**os.environ, **options}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
 def fuzz(sanitized, cases, seed):
-    library, runtime = sanitized
-    options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
-    return subprocess.run(
-        [sys.executable, str(HERE / "fuzz_runtime.py"), str(cases), str(seed), str(library)],
-        env={**os.environ, **options},
-        capture_output=True,
-        text=True,
-    )
+    return run(sanitized, HERE / "fuzz_runtime.py", cases, seed, sanitized[0])
+
+
+def misuse(sanitized, every, faults):
+    done = run(sanitized, HERE / "misuse_runtime.py", sanitized[0], every)
+    assert done.returncode == 0, done.stderr[-2000:]
+    faults("runtime called with wrong arguments", int(done.stdout), int(done.stdout))
+    return int(done.stdout)
+
+
+def test_wrong_arguments_of_the_runtime_under_address_sanitizer(sanitized, faults):
+    assert misuse(sanitized, 8, faults) >= 100
+
+
+@pytest.mark.slow
+def test_all_wrong_arguments_of_the_runtime_under_address_sanitizer(sanitized, faults):
+    assert misuse(sanitized, 1, faults) >= 1000
 
 
 def test_two_hundred_cases_under_address_sanitizer(sanitized):
@@ -45,17 +61,13 @@ def test_ten_thousand_cases_under_address_sanitizer(sanitized):
 
 
 def test_the_sanitizer_sees_a_byte_out_of_bounds(sanitized):
-    library, runtime = sanitized
     code = (
         "import ctypes, sys; from spikewire.runtime.library import bind; import numpy as np;"
-        f"k = bind({str(library)!r}); x = np.zeros(4, np.uint16);"
+        f"k = bind({str(sanitized[0])!r}); x = np.zeros(4, np.uint16);"
         # libc, so that the sanitizer knows the size of the block
         "c = ctypes.CDLL(None); c.malloc.restype = ctypes.c_void_p; m = c.malloc(8);"
         "k.spikewire_spread(x.ctypes.data, m, 1, 4, 1, 1, 0, 2)"
     )
-    options = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **options}, capture_output=True, text=True
-    )
+    done = run(sanitized, "-c", code)
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr

@@ -1,3 +1,8 @@
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from multiprocessing import get_context
+
 import numpy as np
 import pytest
 import torch
@@ -204,3 +209,36 @@ def test_arguments_and_images_that_do_not_fit_are_refused():
         lambda: Runtime(network).stream(2).step(torch.randn(3, *model.input_shape)),
         "the batch size of the stream",
     )
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def test_a_pickled_runtime_and_stream_give_the_same_outputs():
+    model = conv_net()
+    images = torch.randn(3, *model.input_shape)
+    runtime = Runtime(trace_model(model), threads=2, exact=True)
+    stream = runtime.stream(3)
+    stream.step(images)
+    copy, later = pickle.loads(pickle.dumps((runtime, stream)))
+    assert torch.equal(copy(images), runtime(images))
+    assert torch.equal(later.advance(images, 2), stream.advance(images, 2))
+    assert deepcopy(runtime).engine.threads == 2
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork beside threads
+def test_a_forked_process_can_use_a_runtime_with_threads():
+    model = conv_net()
+    images = torch.randn(3, *model.input_shape)
+    runtime = Runtime(trace_model(model), threads=2, exact=True)
+    wanted = runtime(images)
+    child = get_context("fork").Process(target=lambda: runtime(images))
+    with ThreadPoolExecutor(1) as other:  # the fork happens while the runtime is in use
+        busy = other.submit(lambda: [runtime(images) for _ in range(200)])
+        child.start()
+        child.join(30)
+        hangs = child.is_alive()
+        child.kill()
+        assert all(torch.equal(wanted, outputs) for outputs in busy.result())
+    assert not hangs
+    assert child.exitcode == 0

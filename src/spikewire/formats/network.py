@@ -6,18 +6,35 @@ Every file format and the runtime read this record. It holds NumPy arrays and pl
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spikewire.errors import check
+from spikewire.formats.arrays import check_array
 from spikewire.nn import neurons
 
 Shape = tuple[int, ...]
 MAX_NEURONS = 2**24  # in total; a hostile header cannot make a reader allocate more than this
 MAX_KERNEL = 255
-MAX_TIME_STEPS = 2**16
+MAX_TIME_STEPS = 10_000  # as in training
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether `value` is a Python integer; those of NumPy overflow."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_shape(shape: object) -> bool:
+    """Return whether `shape` is a tuple of positive integers."""
+    return isinstance(shape, tuple) and all(is_whole(size) and size > 0 for size in shape)
+
+
+def check_steps(steps: object, field: str = "steps") -> None:
+    """Raise unless `steps` is a number of time steps."""
+    fits = is_whole(steps) and 1 <= steps <= MAX_TIME_STEPS
+    check(fits, field, steps, f"from 1 to {MAX_TIME_STEPS}")
 
 
 class Neuron(NamedTuple):
@@ -63,7 +80,8 @@ class Stage:
     Args:
         name: Name of the layer in the torch model.
         shape: Shape of the weights: (out, in), or (out, in, rows, columns) for a convolution.
-        index: Sorted positions of the non-zero weights in the flattened weight tensor.
+        index: Sorted positions of the non-zero weights in the flattened weight tensor. This array
+            and the next two are contiguous.
         values: The weight at each position of `index`.
         bias: One number per output (channel).
         padding: Zeros on each side of the input of a convolution.
@@ -136,6 +154,7 @@ class Stage:
             return neurons
         kind, size = self.pool
         field = f"{self.name}: pool"
+        check(is_whole(size), field, size, "a whole number")
         check(kind in ("max", "sum"), field, kind, "max or sum")
         check(self.neuron is not None, field, kind, "after neurons")
         fits = len(neurons) == 3 and 1 < size <= min(neurons[1:])
@@ -143,17 +162,20 @@ class Stage:
         return (neurons[0], neurons[1] // size, neurons[2] // size)
 
     def _check_shape(self) -> None:
-        field, kernel = f"{self.name}: shape", self.shape[2:]
-        fits = len(self.shape) in (2, 4) and min(self.shape) > 0 and self.size < 2**62
+        field = f"{self.name}: shape"
+        fits = is_shape(self.shape) and len(self.shape) in (2, 4) and self.size < 2**62
         check(fits, field, self.shape, "(out, in) or (out, in, rows, columns)")
+        kernel = self.shape[2:]
         narrow = max(kernel, default=1) <= MAX_KERNEL
         check(narrow, field, self.shape, f"with a kernel of at most {MAX_KERNEL}")
         limit = min(kernel, default=1)
-        fits = 0 <= self.padding < limit
+        fits = is_whole(self.padding) and 0 <= self.padding < limit
         check(fits, f"{self.name}: padding", self.padding, f"at least 0 and below {limit}")
 
     def _check_arrays(self) -> None:
         index, values, outputs = self.index, self.values, self.shape[0]
+        for key, dtype in (("index", np.int64), ("values", np.float32), ("bias", np.float32)):
+            check_array(f"{self.name}: {key}", getattr(self, key), dtype, (None,))
         check(len(index) == len(values), f"{self.name}: values", len(values), f"{len(index)}")
         fits = len(self.bias) == outputs
         check(fits, f"{self.name}: bias", len(self.bias), f"{outputs}, one per output")
@@ -197,10 +219,9 @@ class Network:
 
     def __post_init__(self) -> None:
         check(len(self.stages) > 0, "layers", 0, "at least one layer of synapses")
-        steps = self.time_steps
-        check(1 <= steps <= MAX_TIME_STEPS, "time_steps", steps, f"from 1 to {MAX_TIME_STEPS}")
+        check_steps(self.time_steps, "time_steps")
         shape = self.input_shape
-        fits = len(shape) in (1, 3) and min(shape) > 0 and math.prod(shape) <= MAX_NEURONS
+        fits = is_shape(shape) and len(shape) in (1, 3) and math.prod(shape) <= MAX_NEURONS
         check(fits, "input_shape", shape, "(features,) or (channels, height, width)")
         object.__setattr__(self, "geometry", self._infer_geometry())
         total = self.neuron_count
@@ -236,6 +257,7 @@ class Network:
     def _check_readout(self) -> None:
         shape, expected = self.geometry[-1].outputs, self.vote * len(self.classes)
         check(len(shape) == 1, "layers", shape, "fully connected at the end")
+        check(is_whole(self.vote), "vote", self.vote, "a whole number")
         check(self.vote > 0 and shape == (expected,), "classes", expected, f"{shape[0]} outputs")
 
     def _check_normalisation(self) -> None:

@@ -3,6 +3,7 @@
 `load` and `from_nir` return a `Runtime`; `Stream` keeps membrane potentials between time steps.
 """
 
-from spikewire.runtime.model import Runtime, Stream, from_nir, load
+from spikewire.runtime.model import Runtime, from_nir, load
+from spikewire.runtime.stream import Stream
 
 __all__ = ["Runtime", "Stream", "from_nir", "load"]

@@ -5,7 +5,8 @@
  *
  * Every path adds to a current in ascending order of (input, plane), with one rounding per
  * addition, so that all paths, and the torch twin in fallback.py, give bit-identical spikes. Build
- * with -ffp-contract=off. Sizes and indices are checked by the caller, layers.py.
+ * with -ffp-contract=off. Sizes, types and addresses of arrays are checked by the caller, layers.py;
+ * bits beyond the width of a row are ignored.
  */
 #include <stdint.h>
 #include <string.h>
@@ -351,6 +352,7 @@ static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps
                            int64_t row_words, int64_t width, event_t *events)
 {
     const int64_t map = l->planes * l->plane_words;
+    const unsigned last = 0xffffu >> (-width & (LANES - 1)); /* bits of the last word of a row */
     int64_t count = 0;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t k = 0; k < row_words; k++) {
@@ -359,6 +361,8 @@ static int64_t list_events(const layer_t *l, const uint16_t *maps, int64_t steps
             for (int64_t t = 0; t < steps; t++)
                 for (int64_t p = 0; p < l->planes; p++)
                     any |= word[t * map + p * l->plane_words];
+            if (k == row_words - 1)
+                any &= last;
             for (; any; any &= any - 1) {
                 const int bit = __builtin_ctz(any);
                 for (int64_t p = 0; p < l->planes; p++) {

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from spikewire.errors import check
+from spikewire.formats.arrays import get_address
 from spikewire.formats.network import Geometry, Pool, Shape, Stage
 from spikewire.runtime.dense import Dense
 from spikewire.runtime.library import GROUP, LANES, PATHS, make_layer_record, make_neuron_record
@@ -88,6 +89,18 @@ class Layer:
         fields = {**self.fields, **fields, "batch": batch, "steps": steps}
         return ctypes.byref(make_layer_record(fields))
 
+    def get_state_address(self, state: Floats, batch: int) -> int:
+        """Return the address of the membrane potentials of `batch` samples."""
+        shape = (batch, self.words * LANES)
+        return get_address(f"{self.stage.name}: state", state, np.float32, shape, writeable=True)
+
+    def get_spikes_address(self, spikes: Words) -> int:
+        """Return the address of input maps ``[batch, steps, plane * word]``."""
+        channels, height, width = as_map_shape(self.geometry.inputs)
+        words = self.planes * channels * height * count_words(width)
+        field = f"{self.stage.name}: spikes"
+        return get_address(field, spikes, np.uint16, (None, None, words))
+
     def allocate_outputs(self, batch: int, steps: int) -> tuple[Any, int | None, int | None]:
         """Return an array for spikes or currents, and the pointers to both, one of them None."""
         if self.stage.neuron:
@@ -98,10 +111,12 @@ class Layer:
 
     def fire_(self, library: Any, current: Floats, steps: int, state: Floats) -> Words:
         """Return the spikes of the same current at every step; `state` is updated in place."""
+        shape = (None, self.words * LANES)
+        source = get_address(f"{self.stage.name}: current", current, np.float32, shape)
         batch = len(current)
+        at = self.get_state_address(state, batch)
         spikes = np.empty((batch, steps, self.words), np.uint16)
-        pointers = (array.ctypes.data for array in (current, state, spikes))
-        library.spikewire_fire(self.make_record(batch, steps), *pointers)
+        library.spikewire_fire(self.make_record(batch, steps), source, at, spikes.ctypes.data)
         return spikes
 
     def feed_spikes_densely_(self, library: Any, spikes: Words, state: Floats) -> Words | Floats:
@@ -127,6 +142,8 @@ class Layer:
         if self.stage.pool is None:
             return spikes
         kind, size = self.stage.pool
+        shape = (None, None, self.words)
+        source = get_address(f"{self.stage.name}: spikes", spikes, np.uint16, shape)
         channels, height, _ = as_map_shape(self.geometry.neurons)
         _, rows, columns = as_map_shape(self.geometry.outputs)
         words = count_words(columns)
@@ -135,7 +152,7 @@ class Layer:
         maps = math.prod(spikes.shape[:2])
         sizes = (maps, channels, height, self.row_words, size, rows, words)
         ends = (tail_mask(columns), kind == "max")
-        library.spikewire_pool(spikes.ctypes.data, out.ctypes.data, *sizes, *ends)
+        library.spikewire_pool(source, out.ctypes.data, *sizes, *ends)
         return out
 
 
@@ -188,11 +205,11 @@ class Conv(Layer):
         self, library: Any, spikes: Words, state: Floats, each: Each
     ) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
-        batch, steps = spikes.shape[:2]
         shifted = self._shift(library, spikes)
+        batch, steps = spikes.shape[:2]
         out, spiked, current = self.allocate_outputs(batch, steps)
         record = self.make_record(batch, steps, offset=self.offset)
-        source, at = shifted.ctypes.data, state.ctypes.data
+        source, at = shifted.ctypes.data, self.get_state_address(state, batch)
 
         def run(part: tuple[int, int]) -> None:
             scratch = np.empty(self.vectors * LANES, np.float32)
@@ -203,11 +220,12 @@ class Conv(Layer):
 
     def _shift(self, library: Any, spikes: Words) -> Words:
         """Return the spike rows, shifted once per column of the kernel."""
+        source = self.get_spikes_address(spikes)
         maps = math.prod(spikes.shape[:2]) * self.planes
         shifted = np.empty(maps * self.plane_words, np.uint16)
         sizes = (maps * self.stage.shape[1], self.height, count_words(self.width))
         ends = (self.taps, self.stage.padding, self.row_words)
-        library.spikewire_spread(spikes.ctypes.data, shifted.ctypes.data, *sizes, *ends)
+        library.spikewire_spread(source, shifted.ctypes.data, *sizes, *ends)
         return shifted
 
 
@@ -253,10 +271,12 @@ class Linear(Layer):
         """Return the currents of real-valued images: one multiplication per synapse."""
         flat = np.ascontiguousarray(images.reshape(len(images), -1))
         currents = np.empty((len(flat), self.words * LANES), np.float32)
+        shape = (None, self.stage.shape[1])
+        source = get_address(f"{self.stage.name}: images", flat, np.float32, shape)
 
         def run(block: tuple[int, dict[str, Any]]) -> None:
             begin, fields = block
-            where = (flat.ctypes.data, flat.shape[1], begin, self.words, currents.ctypes.data)
+            where = (source, flat.shape[1], begin, self.words, currents.ctypes.data)
             library.spikewire_linear_analogue(self.make_record(len(flat), 1, **fields), *where)
 
         each(run, self.blocks)
@@ -266,10 +286,11 @@ class Linear(Layer):
         self, library: Any, spikes: Words, state: Floats, each: Each
     ) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
+        source = self.get_spikes_address(spikes)
         batch, steps = spikes.shape[:2]
+        at = self.get_state_address(state, batch)
         out, spiked, current = self.allocate_outputs(batch, steps)
         sizes = (self.rows, count_words(self.width), self.width)
-        source, at = spikes.ctypes.data, state.ctypes.data
 
         def run(block: tuple[int, dict[str, Any]]) -> None:
             begin, fields = block

@@ -1,5 +1,8 @@
-"""Runtime and Stream: a network on the CPU, for whole images or one time step at a time."""
+"""Runtime: a network on the CPU, for whole images or, as a stream, one time step at a time."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,11 @@ from torch import Tensor
 from spikewire.data.normalise import normalise
 from spikewire.errors import check
 from spikewire.formats import nir, packed
-from spikewire.formats.network import Network
+from spikewire.formats.network import Network, is_whole
 from spikewire.runtime.fallback import TorchEngine
 from spikewire.runtime.library import choose_kernels, installed
 from spikewire.runtime.native import NativeEngine
+from spikewire.runtime.stream import Stream, check_images, check_tensor
 
 MAX_MEMBRANES = 2**24  # neurons x images computed at once: 64 MB
 
@@ -76,6 +80,9 @@ class Runtime:
     another order, so a membrane potential within rounding error of the threshold may fire or not.
     `exact` turns this off: spikes then depend neither on the batch size nor on the kernels.
 
+    A runtime can be pickled and copied, and used in a forked process. The copy chooses its kernels
+    again, because another machine may have others.
+
     Args:
         network: The network to run.
         threads: Number of threads, from 1 to 256.
@@ -107,14 +114,22 @@ class Runtime:
         exact: bool = False,
         library: Any = None,
     ) -> None:
-        check(1 <= threads <= 256, "threads", threads, "from 1 to 256")
+        check(isinstance(network, Network), "network", type(network).__name__, "a Network")
+        fits = is_whole(threads) and 1 <= threads <= 256
+        check(fits, "threads", threads, "from 1 to 256")
+        self._copy = partial(Runtime, network, threads=threads, kernels=kernels, exact=exact)
         library = library or installed()
+        network = replace(network)  # checked again: its arrays may have changed since
         self.network = network
         self.kernels = choose_kernels(kernels, library)
         if self.kernels == "torch":
             self.engine: NativeEngine | TorchEngine = TorchEngine(network, exact)
         else:
             self.engine = NativeEngine(network, library, self.kernels, threads, exact)
+
+    def __reduce__(self) -> tuple[Callable[[], "Runtime"], tuple[()]]:
+        """Pickle the network and the options, not threads and compiled code."""
+        return self._copy, ()
 
     def normalise(self, pixels: NDArray[np.uint8] | Tensor) -> Tensor:
         """Return ``(pixels / 255 - mean) / std``, as in training.
@@ -139,12 +154,12 @@ class Runtime:
         Raises:
             SpikewireError: If the images have another shape or are not finite.
         """
-        size = max(2, MAX_MEMBRANES // self.network.neuron_count)
-        parts = images.split(size) if len(images) else [images]
+        check_tensor(self.network, images)
+        parts = images.split(max(2, MAX_MEMBRANES // self.network.neuron_count))
         steps = self.network.time_steps
         return torch.cat([self.stream(len(part)).advance(part, steps) for part in parts], 1)
 
-    def stream(self, batch: int = 1) -> "Stream":
+    def stream(self, batch: int = 1) -> Stream:
         """Return a stream of `batch` samples whose neurons are at rest.
 
         Raises:
@@ -182,6 +197,7 @@ class Runtime:
         Raises:
             SpikewireError: If the images do not fit, or `early_exit` is negative.
         """
+        check_tensor(self.network, images)
         steps = self.network.time_steps
         if early_exit is None:
             return self(images).mean(0).argmax(1), torch.full((len(images),), steps)
@@ -222,78 +238,3 @@ class Runtime:
         state = self.engine.make_state(len(images))
         self.engine.run_(current, self.network.time_steps, state, on_spikes)
         return recorded
-
-
-class Stream:
-    """A batch of samples that is fed step by step; membrane potentials are kept between steps.
-
-    Args:
-        model: The network.
-        batch: Number of samples, at least 1.
-
-    Raises:
-        SpikewireError: If `batch` is below 1.
-
-    Example:
-        >>> stream = model.stream(batch=1)
-        >>> for frame in frames:
-        ...     output = stream.step(frame)  # [batch, classes]
-    """
-
-    def __init__(self, model: Runtime, batch: int) -> None:
-        check(batch >= 1, "batch", batch, "at least 1")
-        self.model, self.batch = model, batch
-        self.state = model.engine.make_state(batch)
-
-    def step(self, images: Tensor) -> Tensor:
-        """Feed normalised images ``[batch, ...]`` for one time step; return ``[batch, classes]``.
-
-        Raises:
-            SpikewireError: If the images do not fit.
-        """
-        return self.advance(images, 1)[0]
-
-    def advance(self, images: Tensor, steps: int) -> Tensor:
-        """Feed the same images at several time steps.
-
-        Args:
-            images: Normalised images ``[batch, *input_shape]``.
-            steps: Number of time steps, at least 1.
-
-        Returns:
-            Outputs ``[steps, batch, classes]``.
-
-        Raises:
-            SpikewireError: If the images do not fit, or `steps` is below 1.
-        """
-        expected = f"{self.batch}, the batch size of the stream"
-        check(len(images) == self.batch, "images", len(images), expected)
-        check(steps >= 1, "steps", steps, "at least 1")
-        array = check_images(self.model.network, images)
-        return self.feed(self.model.engine.compute_current(array), steps)
-
-    def feed(self, current: NDArray[np.float32], steps: int) -> Tensor:
-        """Feed the current of the first layer, as `compute_current` of the engine returns it.
-
-        Returns:
-            Outputs ``[steps, batch, classes]``.
-        """
-        outputs = self.model.engine.run_(current, steps, self.state)
-        network = self.model.network
-        votes = torch.from_numpy(np.ascontiguousarray(outputs))
-        return votes.unflatten(-1, (len(network.classes), network.vote)).mean(-1)
-
-    def keep(self, chosen: Tensor) -> None:
-        """Continue with the samples of the batch where the boolean tensor `chosen` is True."""
-        self.state = [u[chosen.numpy()] for u in self.state]
-        self.batch = int(chosen.sum())
-
-
-def check_images(network: Network, images: Tensor) -> NDArray[np.float32]:
-    """Return images as the engines expect them; refuse those that do not fit."""
-    shape, sizes = tuple(images.shape), ", ".join(map(str, network.input_shape))
-    check(shape[1:] == network.input_shape, "images", shape, f"[batch, {sizes}]")
-    check(len(images) > 0, "images", shape, "at least one")
-    array = np.ascontiguousarray(images.detach().cpu().float().numpy())
-    check(bool(np.isfinite(array).all()), "images", "nan or infinity", "finite")
-    return array

@@ -4,6 +4,7 @@ All time steps of a layer run before the next layer begins, so threads are joine
 """
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,8 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spikewire.formats.network import Network
+from spikewire.errors import check
+from spikewire.formats.arrays import check_array
+from spikewire.formats.network import Network, check_steps
 from spikewire.runtime.layers import Conv, Floats, Linear, Words, count_planes, unpack
+from spikewire.runtime.library import LANES
 
 State = list[Floats]
 OnSpikes = Callable[[int, NDArray[np.bool_]], None]
@@ -41,18 +45,28 @@ class NativeEngine:
             kind = Conv if stage.is_conv else Linear
             self.layers.append(kind(stage, geometry, planes, path, threads))
             planes = count_planes(stage.pool)
-        self.executor = ThreadPoolExecutor(threads) if threads > 1 else None
+        self.threads = threads
+        self.executors: dict[int, ThreadPoolExecutor] = {}  # by process
 
     def each(self, run: Callable[[Any], None], parts: Sequence[Any]) -> None:
         """Run the parts in parallel; ctypes releases the global interpreter lock."""
-        if self.executor is None or len(parts) == 1:
+        if self.threads == 1 or len(parts) == 1:
             for part in parts:
                 run(part)
         else:
-            list(self.executor.map(run, parts))
+            list(self._executor.map(run, parts))
+
+    @property
+    def _executor(self) -> ThreadPoolExecutor:
+        """Threads of this process: those of its parent do not exist after a fork."""
+        process = os.getpid()
+        if process not in self.executors:
+            self.executors.setdefault(process, ThreadPoolExecutor(self.threads))
+        return self.executors[process]
 
     def compute_current(self, images: Floats) -> Floats:
         """Return the current of the first layer for images ``[batch, *input_shape]``."""
+        check_array("images", images, np.float32, (None, *self.network.input_shape))
         first = self.layers[0]
         if not self.exact and self._is_dense_faster_on_pixels(images):
             return first.pad_rows(first.dense(torch.from_numpy(images).unsqueeze(1)))
@@ -82,7 +96,16 @@ class NativeEngine:
 
         Returns:
             Outputs ``[steps, batch, outputs]``.
+
+        Raises:
+            SpikewireError: If an array has another type, shape or layout, or `steps` is out of
+                range.
         """
+        check_steps(steps)
+        check_array("current", current, np.float32, (None, self.layers[0].words * LANES))
+        check(len(state) == len(self.layers), "state", len(state), f"{len(self.layers)} arrays")
+        for layer, u in zip(self.layers, state, strict=True):
+            layer.get_state_address(u, len(current))
         largest = max(layer.map_bytes for layer in self.layers)
         size = len(current)
         if on_spikes is None and largest:

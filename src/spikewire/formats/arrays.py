@@ -1,0 +1,74 @@
+"""Arrays that compiled code reads by their address: type, shape and memory layout are checked."""
+
+from typing import Any
+
+import numpy as np
+
+from spikewire.errors import check
+
+
+def check_array(
+    field: str,
+    array: object,
+    dtype: type[np.generic],
+    shape: tuple[int | None, ...],
+    *,
+    writeable: bool = False,
+) -> None:
+    """Raise unless `array` can be read (and written) as contiguous memory.
+
+    Args:
+        field: Name of the array, for the message.
+        array: The array to check.
+        dtype: Its element type, in the byte order of the machine.
+        shape: Its shape; None for a dimension of any size.
+        writeable: Whether the array is written to.
+
+    Raises:
+        SpikewireError: If `array` is no NumPy array, or has another element type, shape or layout.
+
+    Example:
+        >>> check_array("bias", np.zeros(3, np.float16), np.float32, (3,))
+        SpikewireError: bias: float16[3] is not allowed; it must be a contiguous array float32[3]
+    """
+    fits = (
+        isinstance(array, np.ndarray)
+        and array.dtype == dtype
+        and array.ndim == len(shape)
+        and all(size in (None, found) for size, found in zip(shape, array.shape, strict=True))
+        and array.flags.c_contiguous
+        and array.flags.aligned
+        and (array.flags.writeable or not writeable)
+    )
+    if not fits:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        kind = "writeable array" if writeable else "array"
+        expected = f"a contiguous {kind} {np.dtype(dtype)}[{sizes}]"
+        check(False, field, _Described(array), expected)
+
+
+def get_address(
+    field: str,
+    array: Any,
+    dtype: type[np.generic],
+    shape: tuple[int | None, ...],
+    *,
+    writeable: bool = False,
+) -> int:
+    """Return the address of the memory of an array that passes `check_array`."""
+    check_array(field, array, dtype, shape, writeable=writeable)
+    return array.ctypes.data
+
+
+class _Described:
+    """An object as it is shown in a message: the type and shape of an array, not its content."""
+
+    def __init__(self, array: object) -> None:
+        self.array = array
+
+    def __repr__(self) -> str:
+        if not isinstance(self.array, np.ndarray):
+            return type(self.array).__name__
+        flags, sizes = self.array.flags, ", ".join(map(str, self.array.shape))
+        layout = "" if flags.c_contiguous and flags.aligned else ", not contiguous"
+        return f"{self.array.dtype}[{sizes}]{layout}" + ("" if flags.writeable else ", read-only")

@@ -1,0 +1,119 @@
+"""Stream: a batch of samples fed step by step; and the checks of images."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spikewire.errors import check
+from spikewire.formats.arrays import check_array
+from spikewire.formats.network import Network, check_steps, is_whole
+
+if TYPE_CHECKING:
+    from spikewire.runtime.model import Runtime
+
+
+class Stream:
+    """A batch of samples that is fed step by step; membrane potentials are kept between steps.
+
+    Args:
+        model: The network.
+        batch: Number of samples, at least 1.
+
+    Raises:
+        SpikewireError: If `batch` is below 1.
+
+    Example:
+        >>> stream = model.stream(batch=1)
+        >>> for frame in frames:
+        ...     output = stream.step(frame)  # [batch, classes]
+    """
+
+    def __init__(self, model: "Runtime", batch: int) -> None:
+        check(is_whole(batch) and batch >= 1, "batch", batch, "at least 1")
+        self.model, self.batch = model, batch
+        self.state = model.engine.make_state(batch)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Feed normalised images ``[batch, ...]`` for one time step; return ``[batch, classes]``.
+
+        Raises:
+            SpikewireError: If the images do not fit.
+        """
+        return self.advance(images, 1)[0]
+
+    def advance(self, images: Tensor, steps: int) -> Tensor:
+        """Feed the same images at several time steps.
+
+        Args:
+            images: Normalised images ``[batch, *input_shape]``.
+            steps: Number of time steps, from 1 to 10,000.
+
+        Returns:
+            Outputs ``[steps, batch, classes]``.
+
+        Raises:
+            SpikewireError: If the images do not fit, or `steps` is out of range.
+        """
+        array = check_images(self.model.network, images)
+        expected = f"{self.batch}, the batch size of the stream"
+        check(len(images) == self.batch, "images", len(images), expected)
+        return self.feed(self.model.engine.compute_current(array), steps)
+
+    def feed(self, current: NDArray[np.float32], steps: int) -> Tensor:
+        """Feed the current of the first layer, as `compute_current` of the engine returns it.
+
+        Args:
+            current: One row per sample of the stream.
+            steps: Number of time steps, from 1 to 10,000.
+
+        Returns:
+            Outputs ``[steps, batch, classes]``.
+
+        Raises:
+            SpikewireError: If `current` or `steps` does not fit, or no sample is left.
+        """
+        check(self.batch > 0, "stream", "no sample", "a stream with samples left")
+        check_steps(steps)
+        check_array("current", current, np.float32, self.state[0].shape)
+        outputs = self.model.engine.run_(current, steps, self.state)
+        network = self.model.network
+        votes = torch.from_numpy(np.ascontiguousarray(outputs))
+        return votes.unflatten(-1, (len(network.classes), network.vote)).mean(-1)
+
+    def keep(self, chosen: Tensor) -> None:
+        """Continue with some samples of the batch only.
+
+        Args:
+            chosen: Boolean tensor ``[batch]``: True for each sample to continue with.
+
+        Raises:
+            SpikewireError: If `chosen` is of another type or shape.
+        """
+        fits = isinstance(chosen, Tensor) and chosen.dtype == torch.bool
+        found = f"{chosen.dtype}{list(chosen.shape)}" if isinstance(chosen, Tensor) else chosen
+        fits = fits and chosen.shape == (self.batch,)
+        check(fits, "chosen", found, f"a boolean tensor of {self.batch} samples")
+        self.state = [u[chosen.numpy()] for u in self.state]
+        self.batch = int(chosen.sum())
+
+
+def check_tensor(network: Network, images: Tensor) -> None:
+    """Raise unless `images` are a dense tensor of real numbers ``[batch, *input_shape]``."""
+    check(isinstance(images, Tensor), "images", type(images).__name__, "a tensor")
+    plain = images.layout == torch.strided and not images.is_meta and not images.is_complex()
+    kind = f"{images.dtype} on {images.device} ({images.layout})"
+    check(plain, "images", kind, "a dense tensor of real numbers")
+    shape, sizes = tuple(images.shape), ", ".join(map(str, network.input_shape))
+    check(shape[1:] == network.input_shape, "images", shape, f"[batch, {sizes}]")
+    check(len(images) > 0, "images", shape, "at least one")
+
+
+def check_images(network: Network, images: Tensor) -> NDArray[np.float32]:
+    """Return images as the engines expect them; refuse those that do not fit."""
+    check_tensor(network, images)
+    array = np.ascontiguousarray(images.detach().cpu().float().numpy())
+    check(bool(np.isfinite(array).all()), "images", "nan or infinity", "finite")
+    return array

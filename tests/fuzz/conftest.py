@@ -1,0 +1,1 @@
+from faults.conftest import faults  # noqa: F401
