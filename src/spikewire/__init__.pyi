@@ -10,6 +10,8 @@ from spikewire import report as report
 from spikewire.config import Config as Config
 from spikewire.config import resolve as resolve
 from spikewire.data import Dataset as Dataset
+from spikewire.deploy import compile as compile
+from spikewire.deploy import export as export
 from spikewire.errors import SpikewireError as SpikewireError
 from spikewire.errors import TrainingFailed as TrainingFailed
 from spikewire.methods import ADMM as ADMM

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imsave
 
 from spikewire.config import resolve
-from spikewire.deploy import export
+from spikewire.deploy import export_run
 from spikewire.formats import packed
 from spikewire.runtime import load
 from spikewire.train.evaluate import evaluate_run
@@ -26,7 +26,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def file(finished, tmp_path):
     """The packed file of the run."""
-    return export(finished, out=tmp_path / "x.safetensors", check_images=0).path
+    return export_run(finished, out=tmp_path / "x.safetensors", check_images=0).path
 
 
 def test_an_exported_run_predicts_with_the_accuracy_of_the_run(finished, tmp_path, call):

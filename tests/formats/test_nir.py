@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from spikewire.config import resolve
+from spikewire.formats import Pool
 from spikewire.formats.nir import DT, POOLINGS, from_nir, to_nir, write
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Spiking
@@ -186,23 +187,30 @@ def small_graph():
     return to_nir(trace_model(Spiking(layers, time_steps=4, input_shape=(3,))))
 
 
-def test_a_pool_before_its_neurons_is_refused():
+def test_a_pool_before_its_neurons_pools_currents():
     graph = nir.NIRGraph.from_list(
         nir.Input(np.array([1, 4, 4])),
         nir.Conv2d((4, 4), np.ones((2, 1, 3, 3)), 1, 1, 1, 1, np.zeros(2)),
         nir.AvgPool2d(np.array([2, 2]), np.array([2, 2]), np.array([0, 0])),
-        nir.IF(np.ones((2, 2, 2)), np.ones((2, 2, 2))),
+        nir.IF(np.full((2, 2, 2), 1 / DT), np.full((2, 2, 2), 9.0)),
         nir.Flatten({"input": np.array([2, 2, 2])}, 0, -1),
-        nir.Affine(np.ones((2, 8)), np.zeros(2)),
-        nir.Output(np.array([2])),
+        nir.Affine(np.eye(8), np.zeros(8)),
+        nir.Output(np.array([8])),
     )
-    refused(lambda: from_nir(graph), "AvgPool2d in this position is not supported")
+    network = from_nir(graph, time_steps=3)
+    assert network.stages[0].current_pool == Pool("sum", 2)
+    # a corner of ones sums 4, an edge 6, the middle 9: their mean is 6.25; it fires at 9
+    outputs = Runtime(network)(torch.ones(1, 1, 4, 4))
+    assert outputs[:, 0].unique(dim=1).flatten().tolist() == [0, 1, 0]
 
 
 def test_graphs_that_are_not_supported_are_refused():
     graph = small_graph()
     graph.edges.append(("fc1", "fc2"))
-    refused(lambda: from_nir(graph), "branches")
+    refused(lambda: from_nir(graph), "fc2", "of currents")
+    graph = small_graph()
+    graph.edges.append(("fc2_neuron", "fc1"))
+    refused(lambda: from_nir(graph), "without loops")
     graph = small_graph()
     graph.nodes["fc1_neuron"].tau[0] *= 2
     refused(lambda: from_nir(graph), "tau", "the same for all neurons")

@@ -8,7 +8,7 @@ from networks import conv_net
 from refusal import refused
 from safetensors.numpy import load_file, save_file
 
-from spikewire.formats import packed
+from spikewire.formats import Neuron, Pool, packed
 from spikewire.formats.trace import trace_model
 from spikewire.runtime import Runtime, load
 
@@ -93,8 +93,10 @@ def array(key, value):
     return change
 
 
+NEURON = Neuron(2.0, 1.0, 0.0)._asdict()
+POOL = Pool("max", 2)._asdict()
 HOSTILE = {
-    "format 'spikewire packed 2' is unknown": lambda m, n, a: m.update(format="spikewire packed 2"),
+    "format 'spikewire packed 9' is unknown": lambda m, n, a: m.update(format="spikewire packed 9"),
     "time_steps": lambda m, n, a: n.update(time_steps=10**12),
     "time_steps: True": lambda m, n, a: n.update(time_steps=True),
     "input_shape": lambda m, n, a: n.update(input_shape=[2, 2**20, 2**20]),
@@ -105,11 +107,19 @@ HOSTILE = {
     "shape": layer("shape", [2**40, 2**40]),
     "shape ": layer("shape", [5, 2, 3, -3]),
     "for (3, 9, 21)": lambda m, n, a: n.update(input_shape=[3, 9, 21]),
-    "padding": layer("padding", 10**9),
-    "pool": layer("pool", {"kind": "max", "size": 10**9}),
-    "max or sum": layer("pool", {"kind": "median", "size": 2}),
-    "tau": layer("neuron", {"tau": 0.0, "threshold": 1.0, "rest": 0.0}),
-    "threshold": layer("neuron", {"tau": 2.0, "threshold": float("nan"), "rest": 0.0}),
+    "padding": layer("padding", [10**9, 0]),
+    "stride": layer("stride", [0, 1]),
+    "dilation": layer("dilation", [1, 2**40]),
+    "groups": layer("groups", 2),
+    "an earlier stage": layer("inputs", [[1, False]]),
+    "whether it is pooled": layer("inputs", [[-1]]),
+    "pool": layer("pool", {**POOL, "size": 10**9}),
+    "max or sum": layer("pool", {**POOL, "kind": "median"}),
+    "pool: padding": layer("pool", {**POOL, "padding": 2}),
+    "tau": layer("neuron", {**NEURON, "tau": 0.0}),
+    "threshold": layer("neuron", {**NEURON, "threshold": float("nan")}),
+    "reset: unknown": layer("neuron", {**NEURON, "reset": "none"}),
+    "update: unknown": layer("neuron", {**NEURON, "update": "none"}),
     "after neurons": layer("neuron", None),
     "one per position": array("0.values", lambda a: a[:-1]),
     "one-dimensional": array("0.bias", lambda a: a.reshape(1, -1)),

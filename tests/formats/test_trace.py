@@ -1,4 +1,5 @@
 import pytest
+import torch
 from networks import conv_net
 from refusal import refused
 from torch import nn
@@ -6,25 +7,125 @@ from torch import nn
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Spiking
 from spikewire.nn.neurons import LIF
+from spikewire.runtime import Runtime
+
+
+def make_model(*layers, after=64):
+    """A convolution, some layers, and a fully connected end."""
+    parts = {"conv": nn.Conv2d(1, 4, 3, padding=1)} | {str(i): x for i, x in enumerate(layers)}
+    parts |= {"flat": nn.Flatten(), "fc": nn.Linear(after, 2)}
+    return Spiking(parts, time_steps=4, input_shape=(1, 8, 8)).eval()
 
 
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([nn.AvgPool2d(2), LIF()], "a neuron after a pool"),
-        ([nn.MaxPool2d(2), nn.BatchNorm2d(4), LIF()], "a norm after a pool"),
-        ([LIF(), nn.BatchNorm2d(4)], "a norm after a neuron"),
-        ([LIF(), LIF()], "a neuron after a neuron"),
-        ([nn.BatchNorm2d(4), nn.BatchNorm2d(4), LIF()], "a norm after a norm"),
-        ([LIF(), nn.AvgPool2d(2, divisor_override=1)], "divisor_override"),
-        ([LIF(), nn.MaxPool2d(2, dilation=2)], "dilation"),
-        ([nn.Tanh(), LIF()], "Tanh is not supported"),
+        ([LIF(), nn.AvgPool2d(2, divisor_override=1)], "1: pooling with divisor_override=1"),
+        ([LIF(), nn.AvgPool2d(3, 2, 1, count_include_pad=False)], "1: pooling with count_include"),
+        ([LIF(), nn.MaxPool2d(2, dilation=2)], "1: pooling with dilation=2"),
+        ([LIF(), nn.MaxPool2d((2, 4))], "must be square"),
+        ([LIF(), nn.MaxPool2d(2), nn.AvgPool2d(2)], "2: a second pooling"),
+        ([LIF(), nn.AdaptiveAvgPool2d(3)], "1: adaptive pooling of (8, 8) to 3"),
+        ([nn.Tanh(), LIF()], "1: its input is not supported: tanh in 0"),
+        ([nn.Conv2d(4, 4, 1), LIF()], "0: synapses after conv without neurons between"),
+        ([nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")], "padding_mode 'circular'"),
+        ([LIF(), nn.BatchNorm2d(4, track_running_stats=False), LIF()], "running statistics"),
     ],
 )
-def test_layers_or_orders_that_are_not_supported_are_refused(layers, message):
-    parts = {"conv": nn.Conv2d(1, 4, 3, padding=1)} | {str(i): x for i, x in enumerate(layers)}
-    model = Spiking(parts | {"flat": nn.Flatten(), "fc": nn.Linear(64, 2)}, input_shape=(1, 8, 8))
+def test_layers_that_are_not_supported_are_refused_by_name(layers, message):
+    sizes = [layer for layer in layers if "Pool" in type(layer).__name__]
+    model = make_model(*layers, after=256 if not sizes else 64)
+    with torch.no_grad():
+        count = nn.Sequential(*list(model)[:-1])(torch.zeros(1, 1, 8, 8)).numel()
+    model.fc = nn.Linear(count, 2)
     refused(lambda: trace_model(model), message)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.AvgPool2d(2), LIF()],
+        [nn.MaxPool2d(3, stride=2, padding=1), LIF()],
+        [nn.MaxPool2d(2), nn.BatchNorm2d(4), LIF()],
+        [nn.BatchNorm2d(4), nn.BatchNorm2d(4), LIF()],
+        [LIF(), nn.BatchNorm2d(4), LIF()],
+        [LIF(), LIF(threshold=0.4)],
+        [LIF(), nn.AvgPool2d(2), LIF(threshold=0.2)],
+        [LIF(), nn.MaxPool2d(3, stride=1, padding=1)],
+        [LIF(), nn.AvgPool2d(3, stride=2, padding=1)],
+        [LIF(), nn.AvgPool2d(3, ceil_mode=True, padding=1, stride=1)],
+        [LIF(), nn.AdaptiveMaxPool2d(2)],
+    ],
+)
+@torch.no_grad()
+def test_orders_of_layers(layers):
+    torch.manual_seed(0)
+    model = make_model(*layers)
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_var.fill_(0.05)
+    count = model.fc.in_features
+    model.fc = nn.Identity()
+    count = model(torch.zeros(1, 1, 8, 8))[0].numel()
+    model.fc = nn.Linear(count, 2)
+    images = 4 * torch.randn(8, 1, 8, 8)
+    runtime, wanted = Runtime(trace_model(model), exact=True), model(images)
+    assert wanted.std() > 0
+    torch.testing.assert_close(runtime(images), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool", [nn.AvgPool2d(2), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1)])
+@pytest.mark.parametrize("spiking", [True, False])
+@torch.no_grad()
+def test_networks_that_end_in_pooling(pool, spiking):
+    torch.manual_seed(0)
+    layers = {"conv1": nn.Conv2d(1, 6, 3), "lif1": LIF(), "conv2": nn.Conv2d(6, 5, 3, stride=2)}
+    layers |= {"lif2": LIF(threshold=0.1)} if spiking else {}
+    model = Spiking({**layers, "pool": pool}, time_steps=4, input_shape=(1, 11, 11)).eval()
+    images = 5 * torch.randn(3, 1, 11, 11)
+    runtime, wanted = Runtime(trace_model(model), exact=True), model(images).flatten(2)
+    assert wanted.std() > 0
+    torch.testing.assert_close(runtime(images), wanted, rtol=1e-5, atol=1e-6)
+
+
+class Gains(nn.Module):
+    """A factor of the current, a mean over space, an addition of the same spikes twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.lif, self.fc = nn.Conv2d(1, 4, 3), LIF(), nn.Linear(4, 3)
+
+    def forward(self, x):
+        current = 2.5 * self.conv(x)
+        spikes = self.lif(current.expand(5, *current.shape))
+        return self.fc((spikes + spikes).mean((3, 4)) / 2)
+
+
+@torch.no_grad()
+def test_factors_means_and_additions_between_modules():
+    torch.manual_seed(0)
+    model, images = Gains(), 3 * torch.randn(2, 1, 8, 8)
+    network = trace_model(model, images)
+    assert len(network.sources[1]) == 2
+    found = Runtime(network, exact=True)(images)
+    torch.testing.assert_close(found, model(images), rtol=1e-5, atol=1e-6)
+
+
+def test_the_mode_of_the_model_and_its_gradients_stay_as_they_are():
+    model = conv_net().train()
+    model.bn1.eval()
+    before = [module.training for module in model.modules()]
+    statistics = model.bn1.running_mean.clone()
+    trace_model(model)
+    assert [module.training for module in model.modules()] == before
+    assert torch.equal(model.bn1.running_mean, statistics)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_model_without_neurons_or_example_is_refused():
+    refused(lambda: trace_model(nn.Linear(3, 2), torch.rand(1, 3)), "spiking neurons")
+    refused(lambda: trace_model(nn.Linear(3, 2)), "example")
+    refused(lambda: trace_model(make_model(LIF(), after=256), [1]), "example", "a tensor")
 
 
 def test_connectivity_counts_the_weights_that_are_not_zero():

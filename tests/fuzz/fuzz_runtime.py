@@ -21,52 +21,117 @@ import torch
 
 from spikewire.errors import SpikewireError
 from spikewire.formats import packed
-from spikewire.formats.network import Network, Neuron, Pool, Stage
+from spikewire.formats.network import IMAGE, Network, Neuron, Pool, Source, Stage
+from spikewire.formats.neuron import RESETS, UPDATES
 from spikewire.runtime import Runtime
 from spikewire.runtime.library import available_kernels, bind, installed
 
+WIDTHS = (1, 5, 15, 16, 17, 33, 63, 64, 65)
+
 
 def random_network(rng: random.Random) -> Network:
-    """Return a network of small random sizes."""
+    """Return a graph of small random sizes."""
     generator = np.random.default_rng(rng.getrandbits(32))
-    shape = (rng.randint(1, 3), rng.randint(1, 12), rng.choice([1, 5, 15, 16, 17, 33, 63, 64, 65]))
-    stages, inputs = [], shape
-    for number in range(rng.randint(0, 2)):
-        kernel = (rng.randint(1, min(4, inputs[1])), rng.randint(1, min(4, inputs[2])))
-        weights = (rng.randint(1, 4), inputs[0], *kernel)
-        pool = Pool(rng.choice(["max", "sum"]), rng.randint(2, 3)) if rng.random() < 0.5 else None
-        padding = rng.randint(0, min(kernel) - 1)
-        stage = random_stage(rng, generator, f"conv{number}", weights, padding)
+    shape = (rng.randint(1, 3), rng.randint(1, 12), rng.choice(WIDTHS))
+    stages, shapes = [], {Source(IMAGE): shape}  # of all sources so far
+    for number in range(rng.randint(0, 3)):
+        inputs = random_inputs(rng, shapes if number == 0 else drop_image(shapes))
+        if len(shapes[inputs[0]]) != 3:
+            break
         try:
-            inputs = stage.infer_geometry(inputs).neurons
-            if pool and pool.size <= min(inputs[1:]):
-                stage = replace(stage, pool=pool)
-                inputs = (inputs[0], inputs[1] // pool.size, inputs[2] // pool.size)
+            stage = random_conv(rng, generator, f"conv{number}", shapes[inputs[0]], inputs)
+            geometry = stage.infer_geometry(shapes[inputs[0]])
         except SpikewireError:
             break
         stages.append(stage)
-    units, classes = int(np.prod(inputs)), rng.randint(1, 40)
-    stages.append(random_stage(rng, generator, "fc", (classes, units), 0))
+        shapes[Source(number)] = geometry.neurons
+        if stage.pool:
+            shapes[Source(number, True)] = geometry.outputs
+    inputs = random_inputs(rng, drop_image(shapes) if stages else shapes)
+    units, classes = int(np.prod(shapes[inputs[0]])), rng.randint(1, 40)
+    last = random_stage(rng, generator, "fc", (classes, units), inputs=inputs)
     if rng.random() < 0.3:
-        stages[-1] = replace(stages[-1], neuron=None)
-    names = tuple(map(str, range(classes)))
-    steps = rng.randint(1, 4)
-    return Network(stages=tuple(stages), input_shape=shape, time_steps=steps, classes=names)
+        last = replace(last, neuron=None)
+    network = make_network([*stages, last], shape, rng, classes)
+    if stages and not stages[-1].pool and rng.random() < 0.2:  # ends in a convolution
+        if rng.random() < 0.5:
+            stages[-1] = replace(stages[-1], neuron=None)
+        network = make_network(stages, shape, rng, int(np.prod(network.geometry[-2].neurons)))
+    return network
 
 
-def random_stage(rng, generator, name, shape, padding) -> Stage:
-    """Return synapses of any connectivity, including 0 and 1."""
+def make_network(stages, shape, rng, outputs) -> Network:
+    """Return a network of some stages; unused stages remain."""
+    vote = rng.choice([n for n in (1, 2, 5) if outputs % n == 0])
+    names = tuple(map(str, range(outputs // vote)))
+    sizes = {"input_shape": shape, "time_steps": rng.randint(1, 4), "vote": vote}
+    return Network(stages=tuple(stages), classes=names, **sizes)
+
+
+def drop_image(shapes):
+    """Return the sources that are spikes."""
+    return {source: shape for source, shape in shapes.items() if source.stage != IMAGE}
+
+
+def random_inputs(rng, shapes) -> tuple[Source, ...]:
+    """Return one source, or several of the same shape, which are added."""
+    first = rng.choice(list(shapes))
+    same = [source for source, shape in shapes.items() if shape == shapes[first]]
+    if first.stage == IMAGE:
+        return (first,)
+    return (first, *(rng.choice(same) for _ in range(rng.choice([0, 0, 1, 2]))))
+
+
+def random_conv(rng, generator, name, shape, inputs) -> Stage:
+    """Return a convolution with any stride, padding, dilation, groups and pooling."""
+    kernel = (rng.randint(1, 4), rng.randint(1, 4))
+    dilation = (rng.choice([1, 1, 2]), rng.choice([1, 1, 2, 3]))
+    padding = tuple(rng.randint(0, d * (n - 1)) for d, n in zip(dilation, kernel, strict=True))
+    groups = rng.choice([n for n in (1, 1, 2, 3) if shape[0] % n == 0])
+    outputs = groups * rng.randint(1, 4)
+    return random_stage(
+        rng,
+        generator,
+        name,
+        (outputs, shape[0] // groups, *kernel),
+        stride=(rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2, 3])),
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        inputs=inputs,
+        current_pool=random_pool(rng) if rng.random() < 0.2 else None,
+        pool=random_pool(rng) if rng.random() < 0.5 else None,
+    )
+
+
+def random_pool(rng) -> Pool:
+    """Return any pooling, also with windows that overlap or lie apart."""
+    size = rng.randint(1, 4)
+    stride = rng.choice([0, 1, 2, 3]) if size > 1 else rng.choice([2, 3])
+    return Pool(rng.choice(["max", "sum"]), size, stride, rng.randint(0, size // 2))
+
+
+def random_stage(rng, generator, name, shape, **fields) -> Stage:
+    """Return synapses of any connectivity, including 0 and 1, and neurons of any kind."""
     total = int(np.prod(shape))
     count = rng.choice([0, total, rng.randint(0, total)])
     index = np.sort(generator.choice(total, count, replace=False)).astype(np.int64)
+    neuron = Neuron(
+        rng.choice([None, 1.0, 2.0, 3.0]),
+        rng.choice([0.3, 1.0]),
+        0.0,
+        rng.choice(RESETS),
+        rng.choice(UPDATES),
+        rng.random() < 0.5,
+    )
     return Stage(
         name=name,
         shape=shape,
         index=index,
         values=generator.normal(size=count).astype(np.float32),
         bias=generator.normal(size=shape[0]).astype(np.float32),
-        padding=padding,
-        neuron=Neuron(rng.choice([None, 1.0, 2.0, 3.0]), rng.choice([0.3, 1.0]), 0.0),
+        neuron=neuron,
+        **fields,
     )
 
 
@@ -106,7 +171,7 @@ def find_numbers(record):
     for key, value in items:
         if isinstance(value, dict | list):
             yield from find_numbers(value)
-        elif not isinstance(value, str):
+        elif not isinstance(value, str) or key in ("reset", "update", "kind"):
             yield record, key
 
 
@@ -117,12 +182,15 @@ def run(path: Path, library, seed: int) -> None:
         if np.prod(network.input_shape) > 2**14 or network.time_steps > 64:
             return
         runtimes = [
-            Runtime(network, kernels=kernels, library=library, threads=1 + seed % 3, exact=True)
+            Runtime(network, kernels=kernels, library=library, threads=1 + seed % 2, exact=True)
             for kernels in available_kernels(library)
         ]
         torch.manual_seed(seed)
         images = torch.randn(1 + seed % 3, *network.input_shape)
-        outputs = [runtime(images) for runtime in runtimes]
+        outputs = [runtime(images) for runtime in runtimes for _ in range(2)]  # recorded, repeated
+        stream = runtimes[0].stream(len(images))
+        steps = [stream.step(images) for _ in range(network.time_steps)]
+        outputs.append(torch.stack(steps))
     except SpikewireError as refusal:
         if "\n" in str(refusal):
             raise

@@ -41,8 +41,8 @@ def make_network(kind: str) -> Network:
     """Return a network whose arrays are large enough for blocks of their own."""
     if kind == "conv":
         stages = (
-            make_stage("conv1", (9, 2, 3, 3), padding=1, pool=Pool("sum", 2)),
-            make_stage("conv2", (8, 9, 3, 3), padding=1, pool=Pool("max", 2)),
+            make_stage("conv1", (9, 2, 3, 3), padding=(1, 1), pool=Pool("sum", 2)),
+            make_stage("conv2", (8, 9, 3, 3), padding=(1, 1), pool=Pool("max", 2)),
             make_stage("fc", (20, 8 * 5 * 5)),
         )
         return make(stages, (2, 20, 21))
@@ -94,6 +94,7 @@ def cases(library: Any, kernels: str, kind: str) -> Iterator[Case]:
     options = {"library": library, "kernels": kernels, "exact": True}
     runtime = Runtime(network, threads=2, **options)
     engine, layers = runtime.engine, runtime.engine.layers
+    kernels_call = engine.call
     images = 2 * torch.randn(BATCH, *network.input_shape)
     valid = runtime(images)
     yield from stream_cases(runtime, images)
@@ -107,19 +108,19 @@ def cases(library: Any, kernels: str, kind: str) -> Iterator[Case]:
             changed = [*state[:number], wrong, *state[number + 1 :]]
             yield f"state: {name}", partial(engine.run_, current, STEPS, changed), None
     yield "state: too few", partial(engine.run_, current, STEPS, engine.make_state(BATCH)[1:]), None
-    spikes = layers[0].fire_(library, current, STEPS, layers[0].make_state(BATCH))
+    spikes = layers[0].fire_(kernels_call, current, STEPS, layers[0].make_state(BATCH))
     for name, wrong in wrong_arrays(current):
-        call = partial(layers[0].fire_, library, wrong, STEPS)
+        call = partial(layers[0].fire_, kernels_call, wrong, STEPS)
         yield f"fire_: {name}", partial(call, layers[0].make_state(BATCH)), None
-    pooled = layers[0].pool(library, spikes)
+    pooled = layers[0].pool(kernels_call, spikes)
     for name, wrong in wrong_arrays(pooled):
-        call = partial(layers[1].feed_spikes_, library, wrong, layers[1].make_state(BATCH))
+        call = partial(layers[1].feed_spikes_, kernels_call, wrong, layers[1].make_state(BATCH))
         yield f"feed_spikes_: {name}", partial(call, engine.each), None
     for number, value in enumerate((np.uint16(0xFFFF), np.uint16(0x8000))):
         # bits beyond the width of a row are no inputs
         filled = np.full_like(pooled, value)
         state = layers[1].make_state(BATCH)
-        call = partial(layers[1].feed_spikes_, library, filled, state, engine.each)
+        call = partial(layers[1].feed_spikes_, kernels_call, filled, state, engine.each)
         yield f"bits beyond the row {number}", call, ...
     for stage in range(len(network.stages)):
         yield from stage_cases(network, stage, options)
@@ -205,8 +206,12 @@ def stage_cases(network: Network, number: int, options: dict[str, Any]) -> Itera
     for value in (-1, 2**40, 0):
         yield f"{stage.name}.index changed to {value}", partial(build_later, value), None
     for value in NUMBERS:
-        if value != 0 or not isinstance(value, int):
-            yield f"{stage.name}.padding: {value!r}", partial(build, padding=value), None
+        for field in ("padding", "stride", "dilation"):
+            pair = (0, value)
+            if not (field == "padding" and value in (0, False)):
+                yield f"{stage.name}.{field}: {value!r}", partial(build, **{field: pair}), None
+        if value is not True:
+            yield f"{stage.name}.groups: {value!r}", partial(build, groups=value), None
         yield f"{stage.name}.pool: {value!r}", partial(build, pool=Pool("sum", value)), None  # type: ignore[arg-type]
         shape = (value, *stage.shape[1:])
         yield f"{stage.name}.shape: {value!r}", partial(build, shape=shape), None

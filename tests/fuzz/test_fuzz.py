@@ -62,11 +62,13 @@ def test_ten_thousand_cases_under_address_sanitizer(sanitized):
 
 def test_the_sanitizer_sees_a_byte_out_of_bounds(sanitized):
     code = (
-        "import ctypes, sys; from spikewire.runtime.library import bind; import numpy as np;"
+        "import ctypes, sys; from spikewire.runtime.library import bind, make_window_record;"
+        "import numpy as np;"
         f"k = bind({str(sanitized[0])!r}); x = np.zeros(4, np.uint16);"
         # libc, so that the sanitizer knows the size of the block
         "c = ctypes.CDLL(None); c.malloc.restype = ctypes.c_void_p; m = c.malloc(8);"
-        "k.spikewire_spread(x.ctypes.data, m, 1, 4, 1, 1, 0, 2)"
+        "w = make_window_record((1, 1), (1, 1), (0, 0), (1, 1));"
+        "k.spikewire_spread(x.ctypes.data, m, 1, 4, 1, ctypes.byref(w), 4, 2)"
     )
     done = run(sanitized, "-c", code)
     assert done.returncode != 0

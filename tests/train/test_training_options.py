@@ -11,7 +11,7 @@ from torch import nn
 from spikewire import data as datasets
 from spikewire.cli import main
 from spikewire.config import Config
-from spikewire.deploy import export
+from spikewire.deploy import export_run
 from spikewire.formats import packed
 from spikewire.nn.losses import LOSSES, ce_rate
 from spikewire.nn.models import MODELS, Model
@@ -285,7 +285,7 @@ def test_a_centre_is_taken_from_what_the_network_sees(data):
 def test_whoever_opens_a_run_knows_its_centre(tmp_path):
     result = fit(tiny("budget", centre=0.25, reset="soft", neuron="if"), tmp_path)
     assert evaluate_run(tmp_path).accuracy == result.accuracy
-    file = export(tmp_path).path
+    file = export_run(tmp_path).path
     network = packed.read(file)
     assert network.mean == (0.25,)
     assert {stage.neuron.reset for stage in network.stages if stage.neuron} == {"soft"}

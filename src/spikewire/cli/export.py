@@ -8,17 +8,17 @@ from spikewire.cli.show import print_values
 from spikewire.text import percent, size
 
 if TYPE_CHECKING:
-    from spikewire.deploy import Exported
+    from spikewire.deploy import ExportedRun
 
 
 def export(arguments: Sequence[str]) -> None:
-    """Write the network of a finished run as a packed file, NIR, connection lists or C."""
-    from spikewire.deploy import export as write
+    """Write the network of a finished run as a packed file, NIR or connection lists."""
+    from spikewire.deploy import export_run
 
     given = make_export_parser().read(arguments)
     images = given.pop("check")
     given["check_images"] = 0 if images == "0" else whole("--check", images)
-    print_export(write(given.pop("run"), **given))
+    print_export(export_run(given.pop("run"), **given))
 
 
 def make_export_parser() -> Parser:
@@ -31,25 +31,20 @@ def make_export_parser() -> Parser:
     parser.add_argument("run", help="run directory")
     parser.add_argument("--format", default="packed", help=f"{', '.join(FORMATS)} (packed)")
     parser.add_argument("--out", metavar="PATH", help="path to write to (in the run directory)")
-    parser.add_argument(
-        "--values", help=f"packed: {', '.join(VALUES)} (fp16); c: int8, fp32 (int8)"
-    )
+    parser.add_argument("--values", default="fp16", help=f"packed: {', '.join(VALUES)} (fp16)")
     parser.add_argument("--pooling", default="conv", help=f"nir: {', '.join(POOLINGS)} (conv)")
     parser.add_argument("--check", default="256", help="test images to compare on, or 0 (256)")
     parser.add_argument("--data-dir", help="directory of the data sets")
     return parser
 
 
-def print_export(exported: "Exported") -> None:
+def print_export(exported: "ExportedRun") -> None:
     """Print what was written, and the accuracies where they were measured."""
     rows = {
         "file": str(exported.path),
         "size": f"{size(exported.size)}; dense fp32 {size(exported.dense_size)}",
         "connectivity by non-zero weights": percent(exported.connectivity),
     }
-    if exported.memory:
-        flash, ram = size(exported.memory.flash), size(exported.memory.ram)
-        rows["on a device"] = f"{flash} of constants (flash), {ram} of RAM"
     if exported.checked_images:
         before, after = exported.accuracy_before, exported.accuracy_after
         rows["accuracy before, after"] = f"{percent(before)}, {percent(after)}"

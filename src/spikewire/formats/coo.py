@@ -3,7 +3,8 @@
 One file per layer, written in pieces, because the 37 million synapses of a convolution would not
 fit in memory at once. Neurons are numbered row by row, ``(channel * height + row) * width +
 column``; after pooling, inputs are numbered in the pooled map. ``network.json`` names the pooling
-between two layers and holds all constants.
+between two layers and holds all constants. A layer with several `sources` reads the sum of their
+spikes. Where currents are pooled before the neurons, `post` numbers the positions before pooling.
 """
 
 import json
@@ -53,7 +54,7 @@ def write(network: Network, folder: str | Path) -> int:
         ):
             name, count = f"{number}-{stage.name}.npz", count_synapses(stage, geometry)
             _write_npz(folder / name, stage, geometry, count)
-            layers.append(_describe_layer(stage, geometry, name, count))
+            layers.append(_describe_layer(network, number, name, count))
         with atomic_write(folder / "network.json") as file:
             file.write(_make_header(network, layers).encode())
     return sum(layer["synapses"] for layer in layers)
@@ -63,11 +64,12 @@ def count_synapses(stage: Stage, geometry: Geometry) -> int:
     """Return the synapses between neurons: a weight counts once per position it connects."""
     if not stage.is_conv:
         return len(stage.index)
-    *_, ky, kx = np.unravel_index(stage.index, stage.shape)
-    sides = zip(stage.shape[2:], geometry.inputs[1:], geometry.neurons[1:], strict=True)
+    *_, ky, kx = stage.locate_weights()
     rows, columns = (
-        np.array([len(_find_positions(tap, n, m, stage.padding)) for tap in range(kernel)])
-        for kernel, n, m in sides
+        np.array(
+            [len(_find_positions(stage, geometry, side, k)) for k in range(stage.shape[2 + side])]
+        )
+        for side in (0, 1)
     )
     return int((rows[ky] * columns[kx]).sum())
 
@@ -75,8 +77,9 @@ def count_synapses(stage: Stage, geometry: Geometry) -> int:
 def iterate_pieces(stage: Stage, geometry: Geometry) -> Iterator[Piece]:
     """Yield the synapses of a stage in pieces, ordered by output and then by input."""
     if stage.is_conv:
-        for number in range(len(stage.index)):  # at most one synapse per position of the map
-            yield _expand_tap(stage, geometry, number)
+        weights = zip(*map(np.ndarray.tolist, stage.locate_weights()), stage.values, strict=True)
+        for position in weights:  # at most one synapse per position of the map
+            yield _expand_tap(stage, geometry, *position)
         return
     for begin in range(0, len(stage.index), PIECE):
         part = slice(begin, begin + PIECE)
@@ -84,21 +87,26 @@ def iterate_pieces(stage: Stage, geometry: Geometry) -> Iterator[Piece]:
         yield _make_piece(pre, post, stage.values[part])
 
 
-def _expand_tap(stage: Stage, geometry: Geometry, number: int) -> Piece:
+def _expand_tap(
+    stage: Stage, geometry: Geometry, output: int, c: int, ky: int, kx: int, weight: float
+) -> Piece:
     """Return the synapses of one weight of a convolution."""
-    output, c, ky, kx = map(int, np.unravel_index(stage.index[number], stage.shape))
     _, height, width = geometry.inputs
-    _, out_height, out_width = geometry.neurons
-    y = _find_positions(ky, height, out_height, stage.padding)[:, None]
-    x = _find_positions(kx, width, out_width, stage.padding)[None, :]
-    pre = (c * height + y + ky - stage.padding) * width + x + kx - stage.padding
+    _, out_height, out_width = geometry.currents
+    y = _find_positions(stage, geometry, 0, ky)[:, None]
+    x = _find_positions(stage, geometry, 1, kx)[None, :]
+    rows = y * stage.stride[0] + ky * stage.dilation[0] - stage.padding[0]
+    columns = x * stage.stride[1] + kx * stage.dilation[1] - stage.padding[1]
+    pre = (c * height + rows) * width + columns
     post = (output * out_height + y) * out_width + x
-    return _make_piece(pre.ravel(), post.ravel(), np.full(pre.size, stage.values[number]))
+    return _make_piece(pre.ravel(), post.ravel(), np.full(pre.size, weight))
 
 
-def _find_positions(tap: int, inputs: int, outputs: int, padding: int) -> NDArray[np.int64]:
+def _find_positions(stage: Stage, geometry: Geometry, side: int, tap: int) -> NDArray[np.int64]:
     """Return the output positions at which a tap reads an input and not the padding."""
-    return np.arange(max(0, padding - tap), min(outputs, inputs + padding - tap))
+    positions = np.arange(geometry.currents[1 + side])
+    read = positions * stage.stride[side] + tap * stage.dilation[side] - stage.padding[side]
+    return positions[(read >= 0) & (read < geometry.inputs[1 + side])]
 
 
 def _make_piece(pre: Any, post: Any, weight: Any) -> Piece:
@@ -112,14 +120,20 @@ def _make_header(network: Network, layers: list[dict[str, Any]]) -> str:
     return json.dumps(header, indent=2) + "\n"
 
 
-def _describe_layer(stage: Stage, geometry: Geometry, file: str, count: int) -> dict[str, Any]:
+def _describe_layer(network: Network, number: int, file: str, count: int) -> dict[str, Any]:
+    stage, geometry = network.stages[number], network.geometry[number]
     return {
         "name": stage.name,
         "file": file,
         "synapses": count,
+        "sources": [
+            {"name": network.name_of(source), "pooled": source.pooled}
+            for source in network.sources[number]
+        ],
         "inputs": geometry.inputs,
         "neurons": geometry.neurons,
         "bias": stage.bias.tolist(),
+        "pool_before_neuron": stage.current_pool and stage.current_pool._asdict(),
         "neuron": stage.neuron and stage.neuron._asdict(),
         "pool_after": stage.pool and stage.pool._asdict(),
     }

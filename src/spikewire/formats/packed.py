@@ -17,10 +17,10 @@ from safetensors.numpy import save
 from spikewire.errors import SpikewireError, check, check_word
 from spikewire.files import atomic_write, io_errors
 from spikewire.formats.gaps import decode_bits, decode_gaps, encode_bits, encode_gaps
-from spikewire.formats.network import MAX_NEURONS, Network, Neuron, Pool, Shape, Stage
-from spikewire.nn.neurons import RESETS
+from spikewire.formats.network import MAX_NEURONS, Network, Neuron, Pool, Source, Stage
+from spikewire.formats.stage import Shape
 
-FORMAT = "spikewire packed 1"
+FORMAT = "spikewire packed 2"
 VALUES = ("fp32", "fp16", "int8")
 ARRAYS = ("gaps", "bits", "values", "scale", "bias")  # of one stage; see docs/export.md
 MAX_LAYERS = 1024
@@ -141,7 +141,12 @@ def _describe_layer(stage: Stage) -> dict[str, Any]:
     return {
         "name": stage.name,
         "shape": stage.shape,
+        "stride": stage.stride,
         "padding": stage.padding,
+        "dilation": stage.dilation,
+        "groups": stage.groups,
+        "inputs": [[source.stage, source.pooled] for source in stage.inputs],
+        "current_pool": stage.current_pool and stage.current_pool._asdict(),
         "neuron": stage.neuron and stage.neuron._asdict(),
         "pool": stage.pool and stage.pool._asdict(),
     }
@@ -162,15 +167,14 @@ def _pack_stage(stage: Stage, values: str) -> Arrays:
 def _pack_values(stage: Stage, values: str) -> Arrays:
     """Round the weights; int8 has one scale per output: ``w = scale * value``."""
     if values == "int8":
-        return round_int8(stage)
+        return _pack_int8(stage)
     rounded = stage.values.astype(np.float16 if values == "fp16" else np.float32)
     finite = bool(np.isfinite(rounded).all())
     check(finite, f"{stage.name}: values", values, "fp32, because a weight overflows")
     return {"values": rounded}
 
 
-def round_int8(stage: Stage) -> Arrays:
-    """Return the weights as int8 `values`, and the `scale` of each output."""
+def _pack_int8(stage: Stage) -> Arrays:
     output = stage.index // math.prod(stage.shape[1:])
     scale = np.zeros(stage.shape[0], np.float32)
     np.maximum.at(scale, output, np.abs(stage.values) / np.float32(127))
@@ -215,7 +219,12 @@ def _unpack_stage(layer: Mapping[str, Any], number: int, arrays: Arrays) -> Stag
         index=index,
         values=_unpack_values(name, shape, index, own),
         bias=_unpack_bias(name, shape, own),
-        padding=_read_field(layer, "padding", int),
+        stride=_read_numbers(layer, "stride", int),
+        padding=_read_numbers(layer, "padding", int),
+        dilation=_read_numbers(layer, "dilation", int),
+        groups=_read_field(layer, "groups", int),
+        inputs=_read_sources(layer),
+        current_pool=_read_pool(layer["current_pool"]),
         neuron=_read_neuron(layer["neuron"]),
         pool=_read_pool(layer["pool"]),
     )
@@ -256,20 +265,28 @@ def _unpack_bias(name: str, shape: Shape, own: Arrays) -> NDArray[np.float32]:
     return np.zeros(shape[0], np.float32)
 
 
+def _read_sources(layer: Mapping[str, Any]) -> tuple[Source, ...]:
+    pairs = _read_field(layer, "inputs", list)
+    for pair in pairs:
+        fits = type(pair) is list and [type(x) for x in pair] == [int, bool]
+        check(fits, "inputs", "a pair", "a number of a stage, and whether it is pooled")
+    return tuple(Source(*pair) for pair in pairs)
+
+
 def _read_neuron(record: Mapping[str, Any] | None) -> Neuron | None:
     if record is None:
         return None
     tau = None if record["tau"] is None else _read_field(record, "tau", float)
     threshold, rest = (_read_field(record, key, float) for key in ("threshold", "rest"))
-    reset = _read_field({"reset": "hard", **record}, "reset", str)  # optional
-    check_word("reset", reset, RESETS)
-    return Neuron(tau, threshold, rest, reset)
+    reset, update = (_read_field(record, key, str) for key in ("reset", "update"))
+    return Neuron(tau, threshold, rest, reset, update, _read_field(record, "strict", bool))
 
 
 def _read_pool(record: Mapping[str, Any] | None) -> Pool | None:
     if record is None:
         return None
-    return Pool(_read_field(record, "kind", str), _read_field(record, "size", int))
+    sizes = (_read_field(record, key, int) for key in ("size", "stride", "padding"))
+    return Pool(_read_field(record, "kind", str), *sizes)
 
 
 def _check_array(array: NDArray[Any] | None, dtype: Any) -> NDArray[Any]:

@@ -1,31 +1,65 @@
-"""A trained torch model as the record of a network.
+"""A torch model as the record of a network, from its forward pass on an example.
 
-BatchNorm is folded into the weights and the bias of the synapses before it,
-``w' = w gamma / sqrt(var + eps)`` and ``b' = beta + (b - mean) gamma / sqrt(var + eps)``. Average
-pooling over k x k spikes becomes their sum, with ``1 / k²`` in the next weights. Zeros stay zeros.
+Models may be built of torch layers and the neurons of spikewire, SpikingJelly, snnTorch and Norse.
+They run one time step per call or all of them, and may loop over time themselves.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spikewire.errors import SpikewireError, check
-from spikewire.formats.network import Network, Neuron, Pool, Stage
-from spikewire.nn import neurons
-from spikewire.nn.layers import Dropout, Spiking
+from spikewire.errors import check
+from spikewire.formats.functions import tensors_in
+from spikewire.formats.network import Network
+from spikewire.formats.stage import IMAGE, Shape, Source, Stage
+from spikewire.formats.tracer import Tracer
+from spikewire.formats.values import Current, Spikes, Unknown, Value, expect_known
+from spikewire.nn.layers import Spiking
 
-PARTS = ("norm", "neuron", "pool", "vote")  # what may follow synapses, in this order
-Parts = dict[str, Any]
+RESETS = ("reset", "reset_mem")  # of neurons that keep their state: SpikingJelly, snnTorch
 
 
-def trace_model(model: Spiking, **fields: Any) -> Network:
-    """Return the record of a trained network.
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A recorded network, and what the model itself computed on the example.
 
     Args:
-        model: A network in evaluation mode whose `input_shape` is set: convolutions and fully
-            connected layers, each followed by at most one BatchNorm, neuron, pooling and vote.
+        network: The network.
+        frames: The example: ``[time, batch, ...]``, or ``[batch, ...]`` for images that are fed at
+            every time step.
+        is_static: Whether `frames` has no time dimension.
+        spikes: Spikes ``[time, batch, ...]`` of the model by the name of the stage.
+    """
+
+    network: Network
+    frames: Tensor
+    is_static: bool
+    spikes: dict[str, Tensor]
+
+
+def trace_model(
+    model: nn.Module,
+    example: Tensor | None = None,
+    *,
+    time_steps: int | None = None,
+    **fields: Any,
+) -> Network:
+    """Return the record of a trained network.
+
+    The model runs once on the example, in evaluation mode and without gradients; the state of its
+    neurons is reset before and after.
+
+    Args:
+        model: A model of torch layers and neurons: convolutions, fully connected layers, BatchNorm,
+            pooling, dropout, additions of spikes.
+        example: Input of the model, as in training: images ``[batch, ...]``, or frames
+            ``[time, batch, ...]``. None for a `spikewire.nn.Spiking` whose `input_shape` is set.
+        time_steps: Time steps per image of a model that runs one per call; None for those that
+            the model runs.
         **fields: Further fields of `Network`: `classes`, `mean`, `std`, `about`. Classes are
             numbered from 0 unless given.
 
@@ -33,130 +67,155 @@ def trace_model(model: Spiking, **fields: Any) -> Network:
         The network, with BatchNorm and average pooling folded into the weights.
 
     Raises:
-        SpikewireError: If the model has a layer, or an order of layers, that is not supported.
+        SpikewireError: If the model has a layer, or an order of layers, that is not supported. The
+            message names the module and the reason.
 
     Example:
-        >>> network = trace_model(spikewire.build("mnist-mlp").eval())
+        >>> network = trace_model(spikewire.build("mnist-mlp"))
         >>> [stage.name for stage in network.stages]
         ['fc1', 'fc2']
     """
-    check(isinstance(model, Spiking), "model", type(model).__name__, "a spikewire.nn.Spiking")
-    check(model.input_shape is not None, "input_shape", None, "known to the network")
-    collected = _collect_parts(model)
-    vote = collected[-1].pop("vote", 1)
-    before = [{}, *collected]
-    stages = tuple(_make_stage(*pair) for pair in zip(collected, before, strict=False))
-    fields.setdefault("classes", tuple(map(str, range(stages[-1].shape[0] // vote))))
+    return trace(model, example, time_steps=time_steps, **fields).network
+
+
+def trace(
+    model: nn.Module,
+    example: Tensor | None = None,
+    *,
+    time_steps: int | None = None,
+    **fields: Any,
+) -> Trace:
+    """Return the record of a trained network, and the spikes of the model; see `trace_model`."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    model = getattr(model, "module", model) if hasattr(model, "device_ids") else model
+    image = _make_example(model, example)
+    tracer = Tracer(model, image)
+    with _evaluation(model), torch.no_grad(), tracer.hooks():
+        output = model(image)
+    value = _find_output(tracer, output)
+    check(bool(tracer.spikes), "model", type(model).__name__, "one with spiking neurons")
+    steps = _count_steps(tracer)
+    if steps == 1 and not tracer.multi_step and time_steps is not None:
+        steps = _repeat_(tracer, image, time_steps)
+    time_steps = _check_steps(tracer, steps, time_steps)
+    frames, is_static = _find_frames(tracer, image, steps)
+    stages, numbers = tracer.builder.finish(value)
+    shape = tuple(frames.shape[1 if is_static else 2 :])
+    network = _make_network(stages, shape, time_steps, value.vote, fields)
+    spikes = {stages[new].name: _stack(tracer, old) for old, new in numbers.items()}
+    return Trace(network, frames.cpu(), is_static, spikes)
+
+
+def _make_example(model: nn.Module, example: Tensor | None) -> Tensor:
+    if example is None:
+        shape = getattr(model, "input_shape", None)
+        known = "given, or input_shape known to the network"
+        check(isinstance(model, Spiking) and shape is not None, "example", None, known)
+        some = next(model.parameters(), torch.zeros(0))
+        example = some.new_zeros(1, *(shape or ()))
+    check(isinstance(example, Tensor), "example", type(example).__name__, "a tensor")
+    check(example.ndim >= 2 and len(example) > 0, "example", (*example.shape,), "[batch, ...]")
+    return example.detach()
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    """Run in evaluation mode, with neurons that start at rest; both as before at the end."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    _reset_(model)
+    try:
+        yield
+    finally:
+        _reset_(model)
+        for module, mode in modes:
+            module.training = mode
+
+
+def _reset_(model: nn.Module) -> None:
+    for module in model.modules():
+        for name in RESETS:
+            method = getattr(module, name, None)
+            if callable(method) and type(module).__module__.split(".")[0] in (
+                "spikingjelly",
+                "snntorch",
+            ):
+                method()
+
+
+def _find_output(tracer: Tracer, output: Any) -> Spikes | Current:
+    """Return the first known value among the outputs of the model."""
+    values: list[Value] = [tracer.expect(x) for x in tensors_in(output)]
+    values.sort(key=lambda value: isinstance(value, Unknown))  # stable: the first known one
+    nothing = Unknown("the model returns no tensor")
+    return expect_known("output", values[0] if values else nothing)
+
+
+def _count_steps(tracer: Tracer) -> int:
+    """Return the time steps of one call of the model, the same for all neurons."""
+    counts = {
+        sum(len(x) for x in spikes) if tracer.multi_step else len(spikes)
+        for spikes in tracer.spikes
+    }
+    check(len(counts) == 1, "time steps", sorted(counts), "the same for all neurons")
+    return counts.pop()
+
+
+def _repeat_(tracer: Tracer, image: Tensor, time_steps: int) -> int:
+    """Run a model of one time step per call from the start; return how many steps it ran.
+
+    The state is kept in the neurons, or returned by the model and passed to the next call. Where
+    neither is the case, only one time step can be compared.
+    """
+    for spikes in tracer.spikes:
+        spikes.clear()
+    state: tuple[Any, ...] = ()
+    with _evaluation(tracer.model), torch.no_grad(), tracer.hooks():
+        for step in range(1, time_steps + 1):
+            tracer.store(image, Spikes((Source(IMAGE),)))
+            output = tracer.model(image, *state)
+            if not tracer.keeps_state:
+                if not (isinstance(output, tuple) and len(output) == 2):
+                    return step
+                state = (output[1],)
+    return time_steps
+
+
+def _check_steps(tracer: Tracer, steps: int, given: int | None) -> int:
+    if given is None:
+        single = steps == 1 and not tracer.multi_step
+        check(not single, "time_steps", None, "given: the model runs one time step per call")
+        return steps
+    check(given >= 1, "time_steps", given, "at least 1")
+    check(steps in (1, given), "time_steps", given, f"{steps}, as the model runs, or None")
+    return given
+
+
+def _find_frames(tracer: Tracer, image: Tensor, steps: int) -> tuple[Tensor, bool]:
+    """Return the image with time first, or as it is where it has no time dimension."""
+    static = tracer.expanded
+    if not static and tracer.indexed == 1:
+        return image.transpose(0, 1), False
+    batch = tracer.spikes[0][0].shape[1 if tracer.multi_step else 0]
+    timed = tracer.indexed == 0 or bool(tracer.multi_step)
+    if not static and timed and image.ndim > 2 and image.shape[:2] == (steps, batch):
+        return image, False
+    return image, True
+
+
+def _make_network(
+    stages: list[Stage], shape: Shape, time_steps: int, vote: int, fields: dict[str, Any]
+) -> Network:
+    """Return the network, its classes numbered unless given."""
+    if "classes" not in fields:
+        outputs = Network.count_outputs(stages, shape)
+        fields["classes"] = tuple(map(str, range(outputs // vote)))
     return Network(
-        stages=stages,
-        input_shape=tuple(model.input_shape or ()),
-        time_steps=model.time_steps,
-        vote=vote,
-        **fields,
+        stages=tuple(stages), input_shape=shape, time_steps=time_steps, vote=vote, **fields
     )
 
 
-def _collect_parts(model: Spiking) -> list[Parts]:
-    """Return one record per layer of synapses, with what follows it."""
-    collected: list[Parts] = []
-    for name, layer in model.named_children():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            collected.append({"name": name, "synapses": layer})
-        elif isinstance(layer, nn.Flatten | Dropout):
-            continue
-        else:
-            _add_part_(collected, name, layer)
-    check(bool(collected), "model", type(model).__name__, "one with synapses")
-    return collected
-
-
-def _add_part_(collected: list[Parts], name: str, layer: nn.Module) -> None:
-    """Add a layer without synapses to the last layer of synapses."""
-    kind = type(layer).__name__
-    if not collected:
-        raise SpikewireError(f"{name}: {kind} before the first synapses is not supported")
-    found = _read_part(name, layer)
-    if found is None:
-        raise SpikewireError(f"{name}: {kind} is not supported")
-    part, value = found
-    later = [other for other in PARTS[PARTS.index(part) :] if other in collected[-1]]
-    if later:
-        order = f"at most one each of {', '.join(PARTS)}, in this order"
-        raise SpikewireError(f"{name}: a {part} after a {later[0]} is not supported; {order}")
-    collected[-1][part] = value
-
-
-def _read_part(name: str, layer: nn.Module) -> tuple[str, Any] | None:
-    """Return which of `PARTS` a layer is, and its constants; None if it is none of them."""
-    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-        return "norm", layer
-    if isinstance(layer, neurons.Neuron):
-        return "neuron", Neuron(layer.tau, layer.threshold, layer.rest, layer.reset)
-    if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
-        return "pool", _read_pool(name, layer)
-    if isinstance(layer, nn.AvgPool1d) and layer.kernel_size == layer.stride:
-        return "vote", int(np.ravel(layer.kernel_size)[0])
-    return None
-
-
-def _read_pool(name: str, layer: nn.MaxPool2d | nn.AvgPool2d) -> Pool:
-    sizes = {int(n) for part in (layer.kernel_size, layer.stride) for n in np.ravel(part)}
-    supported = (
-        not np.any(layer.padding)
-        and not layer.ceil_mode
-        and {int(n) for n in np.ravel(getattr(layer, "dilation", 1))} == {1}
-        and getattr(layer, "divisor_override", None) is None
-    )
-    allowed = "square, without overlap, padding, dilation or divisor_override"
-    check(len(sizes) == 1 and supported, f"{name}: pooling", sizes, allowed)
-    return Pool("max" if isinstance(layer, nn.MaxPool2d) else "sum", sizes.pop())
-
-
-@torch.no_grad()
-def _make_stage(parts: Parts, before: Parts) -> Stage:
-    """Return the stage of one layer of synapses; `before` are the parts of the previous one."""
-    layer, norm, pool = parts["synapses"], parts.get("norm"), before.get("pool")
-    weight = _to_double(layer.weight)
-    bias = weight.new_zeros(len(weight)) if layer.bias is None else _to_double(layer.bias)
-    if pool and pool.kind == "sum":
-        weight = weight / pool.size**2
-    if norm is not None:
-        gain, shift = _read_affine(norm)
-        weight = weight * gain.view(-1, *[1] * (weight.ndim - 1))
-        bias = bias * gain + shift
-    flat = weight.float().flatten().numpy()
-    index = np.flatnonzero(flat)
-    return Stage(
-        name=parts["name"],
-        shape=tuple(weight.shape),
-        index=index.astype(np.int64),
-        values=flat[index],
-        bias=bias.float().numpy(),
-        padding=_read_padding(parts["name"], layer),
-        neuron=parts.get("neuron"),
-        pool=parts.get("pool"),
-    )
-
-
-def _read_affine(norm: Any) -> tuple[Tensor, Tensor]:
-    """Return gain and shift per channel of a BatchNorm in evaluation mode."""
-    check(norm.running_var is not None, "BatchNorm", "no running statistics", "with statistics")
-    gain = (_to_double(norm.running_var) + norm.eps).rsqrt()
-    gain = gain if norm.weight is None else gain * _to_double(norm.weight)
-    shift = -_to_double(norm.running_mean) * gain
-    return gain, shift if norm.bias is None else shift + _to_double(norm.bias)
-
-
-def _read_padding(name: str, layer: nn.Linear | nn.Conv2d) -> int:
-    if isinstance(layer, nn.Linear):
-        return 0
-    plain = {*layer.stride, *layer.dilation, layer.groups} == {1}
-    check(plain, f"{name}: stride, dilation, groups", "other than 1", "1 to be exported")
-    sides = {layer.padding} if isinstance(layer.padding, str) else set(layer.padding)
-    supported = len(sides) == 1 and "same" not in sides and layer.padding_mode == "zeros"
-    check(supported, f"{name}: padding", layer.padding, "one number of zeros on all sides")
-    return 0 if "valid" in sides else int(sides.pop())
-
-
-def _to_double(tensor: Tensor) -> Tensor:
-    return tensor.detach().double().cpu()
+def _stack(tracer: Tracer, number: int) -> Tensor:
+    """Return the spikes of a stage, ``[time, batch, ...]``."""
+    spikes = tracer.spikes[number]
+    return (torch.cat(spikes) if tracer.multi_step else torch.stack(spikes)).bool().cpu()

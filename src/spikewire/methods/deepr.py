@@ -38,8 +38,7 @@ class DeepR(Masked):
 
     def init(self, pruner: Pruner) -> None:
         """Start from the largest weights, which on a fresh network are random."""
-        target = pruner.shared_target or self.connectivity
-        masks = largest_weights(pruner.layers, target, self.allocation)
+        masks = largest_weights(pruner.layers, self.connectivity, self.allocation)
         for layer, mask in zip(pruner.layers, masks, strict=True):
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)

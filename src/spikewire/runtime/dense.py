@@ -54,7 +54,7 @@ class Dense:
 
     def __init__(self, stage: Stage, geometry: Geometry, kernels: str) -> None:
         self.stage, self.kernels = stage, kernels
-        self.positions = math.prod(geometry.neurons[1:])
+        self.positions = math.prod(geometry.currents[1:])
 
     @cached_property
     def weight(self) -> Tensor:
@@ -83,5 +83,7 @@ class Dense:
         x = x.sum(1, dtype=torch.float32) if x.shape[1] > 1 else x[:, 0].float()
         bias = torch.from_numpy(self.stage.bias)
         if self.stage.is_conv:
-            return functional.conv2d(x, self.weight, bias, padding=self.stage.padding)
+            stage = self.stage
+            sizes = (stage.stride, stage.padding, stage.dilation, stage.groups)
+            return functional.conv2d(x, self.weight, bias, *sizes)
         return functional.linear(x.flatten(1), self.weight, bias)

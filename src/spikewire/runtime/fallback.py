@@ -10,22 +10,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spikewire.formats.network import Network, Stage
-from spikewire.nn import neurons
+from spikewire.formats.network import Network, Pool, Stage
+from spikewire.formats.neuron import step_
 from spikewire.runtime.dense import Dense
 
 
-def pool_spikes(stage: Stage, spikes: Tensor) -> Tensor:
+def list_windows(pool: Pool, x: Tensor, padding: float) -> Tensor:
+    """Return the cells of all windows of maps ``[..., height, width]``, ``[cells, ...]``."""
+    x = functional.pad(x, [pool.padding] * 4, value=padding)
+    height, width = ((n - pool.size) // pool.step + 1 for n in x.shape[-2:])
+    return torch.stack([
+        x[..., y : y + height * pool.step : pool.step, c : c + width * pool.step : pool.step]
+        [..., :height, :width]
+        for y in range(pool.size)
+        for c in range(pool.size)
+    ])  # fmt: skip
+
+
+def pool_spikes(pool: Pool, spikes: Tensor) -> Tensor:
     """Return spikes ``[maps, *neurons]`` as planes ``[maps, planes, *outputs]``."""
-    if stage.pool is None:
-        return spikes.unsqueeze(1)
-    kind, size = stage.pool
-    maps, channels, height, width = spikes.shape
-    rows, columns = height // size, width // size
-    windows = spikes[:, :, : rows * size, : columns * size]
-    windows = windows.reshape(maps, channels, rows, size, columns, size)
-    planes = windows.permute(0, 3, 5, 1, 2, 4).reshape(maps, size * size, channels, rows, columns)
-    return planes.amax(1, keepdim=True) if kind == "max" else planes
+    planes = list_windows(pool, spikes, 0.0).transpose(0, 1)
+    return planes.amax(1, keepdim=True) if pool.kind == "max" else planes
+
+
+def pool_currents(pool: Pool, currents: Tensor) -> Tensor:
+    """Return the largest current of each window, or their sum by rows and columns."""
+    if pool.kind == "max":
+        return list_windows(pool, currents, -torch.inf).amax(0)
+    first, *others = list_windows(pool, currents, 0.0)
+    for other in others:
+        first = first + other
+    return first
 
 
 class Conv:
@@ -33,10 +48,14 @@ class Conv:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        inputs = int(np.prod(stage.shape[1:]))
-        output, tap = np.divmod(stage.index, inputs)
+        output, *position = stage.locate_weights()
+        sizes = (stage.shape[1] * stage.groups, *stage.shape[2:])
+        tap = np.ravel_multi_index(tuple(position), sizes)
         order = np.lexsort((output, tap))
-        self.taps, first = np.unique(tap[order], return_index=True)
+        found, first = np.unique(tap[order], return_index=True)
+        self.taps = list(
+            zip(*(part.tolist() for part in np.unravel_index(found, sizes)), strict=True)
+        )
         ends = np.append(first[1:], len(tap)).astype(int)
         parts = [slice(a, b) for a, b in zip(first, ends, strict=False)]
         output, values = output[order], stage.values[order]
@@ -45,18 +64,20 @@ class Conv:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the currents of ``[maps, planes, channels, height, width]``."""
-        _, _, rows, columns = self.stage.shape
-        x = functional.pad(x, [self.stage.padding] * 4)
-        height, width = x.shape[-2] - rows + 1, x.shape[-1] - columns + 1
-        current = torch.from_numpy(self.stage.bias).view(1, -1, 1, 1)
-        current = current.repeat(len(x), 1, height, width)
+        stage = self.stage
+        _, height, width = stage.infer_currents(tuple(x.shape[2:]))
+        rows, columns = stage.padding
+        x = functional.pad(x, [columns, columns, rows, rows])
+        current = torch.from_numpy(stage.bias).view(1, -1, 1, 1).repeat(len(x), 1, height, width)
         active = x.abs().amax((0, 1, 3, 4)).ne(0).tolist()
-        for tap, outputs, weights in zip(self.taps, self.outputs, self.weights, strict=True):
-            c, ky, kx = np.unravel_index(tap, self.stage.shape[1:])
+        (down, right), (dy, dx) = stage.stride, stage.dilation
+        for (c, ky, kx), outputs, weights in zip(
+            self.taps, self.outputs, self.weights, strict=True
+        ):
             if not active[c]:
                 continue
             to, w = torch.from_numpy(outputs), torch.from_numpy(weights).view(1, -1, 1, 1)
-            patch = x[:, :, c, ky : ky + height, kx : kx + width]
+            patch = x[:, :, c, ky * dy :: down, kx * dx :: right][..., :height, :width]
             for plane in patch.unbind(1):
                 current.index_add_(1, to, w * plane.unsqueeze(1))
         return current
@@ -105,14 +126,27 @@ class TorchEngine:
     def run_layer(self, number: int, x: Tensor) -> Tensor:
         """Return the currents of ``[maps, planes, ...]``, by dense torch where that is faster."""
         density, dense = float(x.ne(0).sum()) / x[:, 0].numel(), self.dense[number]
-        if not self.exact and dense.is_faster(len(x), density, planes=x.shape[1]):
-            return dense(x)
-        return self.layers[number](x)
+        is_dense = not self.exact and dense.is_faster(len(x), density, planes=x.shape[1])
+        currents = dense(x) if is_dense else self.layers[number](x)
+        pool = self.network.stages[number].current_pool
+        return pool_currents(pool, currents) if pool else currents
 
     @torch.no_grad()
     def compute_current(self, images: np.ndarray) -> np.ndarray:
         """Return the current of the first layer for images ``[batch, *input_shape]``."""
         return self.run_layer(0, torch.from_numpy(images).unsqueeze(1)).numpy()
+
+    def gather(self, number: int, spikes: list[Tensor]) -> Tensor:
+        """Return what a stage reads: ``[maps, planes, ...]`` of spikes ``[steps, batch, ...]``."""
+        parts = []
+        for source in self.network.sources[number]:
+            maps, pool = spikes[source.stage].flatten(0, 1), self.network.stages[source.stage].pool
+            parts.append(pool_spikes(pool, maps) if source.pooled and pool else maps.unsqueeze(1))
+        return torch.cat(parts, 1)
+
+    def run_images(self, images: np.ndarray, steps: int) -> np.ndarray:
+        """Return the outputs ``[steps, batch, outputs]`` of neurons that start at rest."""
+        return self.run_(self.compute_current(images), steps, self.make_state(len(images)))
 
     def make_state(self, batch: int) -> list[np.ndarray]:
         """Return the membrane potentials before the first time step."""
@@ -141,24 +175,20 @@ class TorchEngine:
             Outputs ``[steps, batch, outputs]``.
         """
         x = torch.from_numpy(current).expand(steps, *current.shape)
+        spikes: list[Tensor] = []
         for number, stage in enumerate(self.network.stages):
             if number:
-                x = self.run_layer(number, x.flatten(0, 1)).unflatten(0, (steps, -1))
+                x = self.run_layer(number, self.gather(number, spikes)).unflatten(0, (steps, -1))
             if stage.neuron is not None:
                 x = fire_(stage, x, state[number])
+                spikes.append(x)
                 if on_spikes:
                     on_spikes(number, x.numpy().astype(bool))
-            if stage is not self.network.stages[-1]:
-                x = pool_spikes(stage, x.flatten(0, 1)).unflatten(0, (steps, -1))
-        return x.numpy()
+        return x.flatten(2).numpy()
 
 
 def fire_(stage: Stage, current: Tensor, state: np.ndarray) -> Tensor:
     """Return the spikes of currents ``[steps, ...]``; `state` is updated in place."""
     assert stage.neuron is not None
-    voltage, spikes = torch.from_numpy(state), []
-    for now in current:
-        spike, after = neurons.step(now, voltage, **stage.neuron._asdict())
-        voltage.copy_(after)
-        spikes.append(spike)
-    return torch.stack(spikes)
+    voltage = torch.from_numpy(state)
+    return torch.stack([step_(stage.neuron, now, voltage)[0] for now in current])

@@ -8,6 +8,7 @@
  * with -ffp-contract=off. Sizes, types and addresses of arrays are checked by the caller, layers.py;
  * bits beyond the width of a row are ignored.
  */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -20,12 +21,14 @@
 #endif
 
 enum { PORTABLE, AVX2, AVX512 };
-enum { NO_LEAK, MULTIPLY, DIVIDE };
+enum { NO_LEAK, MULTIPLY, DIVIDE, MULTIPLY_ADD, DIVIDE_ADD, DECAY };
+enum { HARD, SOFT, DELAYED };
 
 typedef struct {
-    int32_t leak; /* MULTIPLY: 1 / tau is exact, and much faster than dividing by tau */
-    float tau, threshold, rest;
-    float fall; /* soft reset: threshold - rest, which a spike subtracts; hard reset: 0 */
+    int32_t leak, reset;
+    float factor; /* of the leak; a power of two is multiplied by, which is exact and faster */
+    float threshold, rest;
+    float fall; /* what a spike subtracts in a soft reset */
 } neuron_t;
 
 typedef struct {
@@ -53,26 +56,39 @@ int spikewire_best_path(void)
 }
 
 /* ---------------------------------------------------------------- fire
- * m = u + (I - (u - rest)) / tau, or u + I;  S = m >= threshold;  u = S ? rest : m
- * soft reset: u = S ? m - fall : m */
+ * m as in formats/neuron.py;  S = m >= threshold;  u = S ? rest : m
+ * soft reset: u = S ? m - fall : m;  delayed: m is lowered if u was above the threshold, u = m */
+
+static inline float charge(const neuron_t *n, float current, float u)
+{
+    switch (n->leak) {
+    case NO_LEAK:
+        return u + current;
+    case MULTIPLY:
+        return (current - (u - n->rest)) * n->factor + u;
+    case DIVIDE:
+        return (current - (u - n->rest)) / n->factor + u;
+    case MULTIPLY_ADD:
+        return u - (u - n->rest) * n->factor + current;
+    case DIVIDE_ADD:
+        return u - (u - n->rest) / n->factor + current;
+    default:
+        return n->factor * u + current;
+    }
+}
 
 static void fire_portable(const neuron_t *n, const float *current, float *u, uint16_t *spikes,
                           int64_t vectors)
 {
-    const float inverse = n->leak == MULTIPLY ? 1.0f / n->tau : 0.0f;
     for (int64_t v = 0; v < vectors; v++) {
         unsigned bits = 0;
         for (int k = 0; k < LANES; k++) {
             const int64_t i = v * LANES + k;
-            float m;
-            if (n->leak == NO_LEAK) {
-                m = u[i] + current[i];
-            } else {
-                const float d = current[i] - (u[i] - n->rest);
-                m = (n->leak == MULTIPLY ? d * inverse : d / n->tau) + u[i];
-            }
+            float m = charge(n, current[i], u[i]);
+            if (n->reset == DELAYED && u[i] >= n->threshold)
+                m -= n->fall;
             const unsigned fired = m >= n->threshold;
-            u[i] = !fired ? m : n->fall > 0 ? m - n->fall : n->rest;
+            u[i] = !fired || n->reset == DELAYED ? m : n->reset == SOFT ? m - n->fall : n->rest;
             bits |= fired << k;
         }
         spikes[v] = (uint16_t)bits;
@@ -80,21 +96,38 @@ static void fire_portable(const neuron_t *n, const float *current, float *u, uin
 }
 
 #ifdef X86
+__attribute__((target("avx2"))) static inline __m256 charge8(const neuron_t *n, __m256 current,
+                                                             __m256 u)
+{
+    const __m256 factor = _mm256_set1_ps(n->factor);
+    const __m256 above = _mm256_sub_ps(u, _mm256_set1_ps(n->rest));
+    switch (n->leak) {
+    case NO_LEAK:
+        return _mm256_add_ps(u, current);
+    case MULTIPLY:
+        return _mm256_add_ps(_mm256_mul_ps(_mm256_sub_ps(current, above), factor), u);
+    case DIVIDE:
+        return _mm256_add_ps(_mm256_div_ps(_mm256_sub_ps(current, above), factor), u);
+    case MULTIPLY_ADD:
+        return _mm256_add_ps(_mm256_sub_ps(u, _mm256_mul_ps(above, factor)), current);
+    case DIVIDE_ADD:
+        return _mm256_add_ps(_mm256_sub_ps(u, _mm256_div_ps(above, factor)), current);
+    default:
+        return _mm256_add_ps(_mm256_mul_ps(factor, u), current);
+    }
+}
+
 __attribute__((target("avx2"))) static unsigned fire8(const neuron_t *n, __m256 current, float *at)
 {
-    const __m256 rest = _mm256_set1_ps(n->rest);
-    const __m256 u = _mm256_loadu_ps(at);
-    __m256 m;
-    if (n->leak == NO_LEAK) {
-        m = _mm256_add_ps(u, current);
-    } else {
-        const __m256 d = _mm256_sub_ps(current, _mm256_sub_ps(u, rest));
-        m = _mm256_add_ps(n->leak == MULTIPLY ? _mm256_mul_ps(d, _mm256_set1_ps(1.0f / n->tau))
-                                              : _mm256_div_ps(d, _mm256_set1_ps(n->tau)),
-                          u);
-    }
-    const __m256 fired = _mm256_cmp_ps(m, _mm256_set1_ps(n->threshold), _CMP_GE_OQ);
-    const __m256 after = n->fall > 0 ? _mm256_sub_ps(m, _mm256_set1_ps(n->fall)) : rest;
+    const __m256 u = _mm256_loadu_ps(at), fall = _mm256_set1_ps(n->fall);
+    const __m256 threshold = _mm256_set1_ps(n->threshold);
+    __m256 m = charge8(n, current, u);
+    if (n->reset == DELAYED)
+        m = _mm256_blendv_ps(m, _mm256_sub_ps(m, fall), _mm256_cmp_ps(u, threshold, _CMP_GE_OQ));
+    const __m256 fired = _mm256_cmp_ps(m, threshold, _CMP_GE_OQ);
+    const __m256 after = n->reset == HARD   ? _mm256_set1_ps(n->rest)
+                         : n->reset == SOFT ? _mm256_sub_ps(m, fall)
+                                            : m;
     _mm256_storeu_ps(at, _mm256_blendv_ps(m, after, fired));
     return (unsigned)_mm256_movemask_ps(fired);
 }
@@ -110,22 +143,39 @@ __attribute__((target("avx2"))) static void fire_avx2(const neuron_t *n, const f
     }
 }
 
+__attribute__((target("avx512f"))) static inline __m512 charge16(const neuron_t *n, __m512 current,
+                                                                 __m512 u)
+{
+    const __m512 factor = _mm512_set1_ps(n->factor);
+    const __m512 above = _mm512_sub_ps(u, _mm512_set1_ps(n->rest));
+    switch (n->leak) {
+    case NO_LEAK:
+        return _mm512_add_ps(u, current);
+    case MULTIPLY:
+        return _mm512_add_ps(_mm512_mul_ps(_mm512_sub_ps(current, above), factor), u);
+    case DIVIDE:
+        return _mm512_add_ps(_mm512_div_ps(_mm512_sub_ps(current, above), factor), u);
+    case MULTIPLY_ADD:
+        return _mm512_add_ps(_mm512_sub_ps(u, _mm512_mul_ps(above, factor)), current);
+    case DIVIDE_ADD:
+        return _mm512_add_ps(_mm512_sub_ps(u, _mm512_div_ps(above, factor)), current);
+    default:
+        return _mm512_add_ps(_mm512_mul_ps(factor, u), current);
+    }
+}
+
 __attribute__((target("avx512f"))) static inline uint16_t fire16(const neuron_t *n, __m512 current,
                                                                  float *at)
 {
-    const __m512 rest = _mm512_set1_ps(n->rest);
-    const __m512 u = _mm512_loadu_ps(at);
-    __m512 m;
-    if (n->leak == NO_LEAK) {
-        m = _mm512_add_ps(u, current);
-    } else {
-        const __m512 d = _mm512_sub_ps(current, _mm512_sub_ps(u, rest));
-        m = _mm512_add_ps(n->leak == MULTIPLY ? _mm512_mul_ps(d, _mm512_set1_ps(1.0f / n->tau))
-                                              : _mm512_div_ps(d, _mm512_set1_ps(n->tau)),
-                          u);
-    }
-    const __mmask16 fired = _mm512_cmp_ps_mask(m, _mm512_set1_ps(n->threshold), _CMP_GE_OQ);
-    const __m512 after = n->fall > 0 ? _mm512_sub_ps(m, _mm512_set1_ps(n->fall)) : rest;
+    const __m512 u = _mm512_loadu_ps(at), fall = _mm512_set1_ps(n->fall);
+    const __m512 threshold = _mm512_set1_ps(n->threshold);
+    __m512 m = charge16(n, current, u);
+    if (n->reset == DELAYED)
+        m = _mm512_mask_sub_ps(m, _mm512_cmp_ps_mask(u, threshold, _CMP_GE_OQ), m, fall);
+    const __mmask16 fired = _mm512_cmp_ps_mask(m, threshold, _CMP_GE_OQ);
+    const __m512 after = n->reset == HARD   ? _mm512_set1_ps(n->rest)
+                         : n->reset == SOFT ? _mm512_sub_ps(m, fall)
+                                            : m;
     _mm512_storeu_ps(at, _mm512_mask_blend_ps(fired, m, after));
     return fired;
 }
@@ -156,16 +206,18 @@ static void trim(const layer_t *l, uint16_t *spikes, int64_t words)
             spikes[v] &= (uint16_t)l->tail;
 }
 
-/* Feed the same current [batch][channel][vectors][LANES] at each step. */
-void spikewire_fire(const layer_t *l, const float *current, float *state, uint16_t *spikes)
+/* Feed currents [batch][step][channel][vectors][LANES]; if `constant`, [batch][channel]... instead,
+ * the same ones at each step. */
+void spikewire_fire(const layer_t *l, const float *currents, int32_t constant, float *state,
+                    uint16_t *spikes)
 {
     const int64_t words = l->channels * l->vectors;
     for (int64_t b = 0; b < l->batch; b++)
         for (int64_t t = 0; t < l->steps; t++) {
-            uint16_t *out = spikes + (b * l->steps + t) * words;
-            FIRE[l->path](&l->neuron, current + b * words * LANES, state + b * words * LANES, out,
-                          words);
-            trim(l, out, words);
+            const int64_t map = b * l->steps + t;
+            FIRE[l->path](&l->neuron, currents + (constant ? b : map) * words * LANES,
+                          state + b * words * LANES, spikes + map * words, words);
+            trim(l, spikes + map * words, words);
         }
 }
 
@@ -318,9 +370,11 @@ void spikewire_conv(const layer_t *l, const uint16_t *masks, float *state, float
 }
 
 /* Compute the currents of real-valued images [batch][in][rows][width], zero-padded; offset counts
- * floats; rows of the output have LANES * row_words floats. */
+ * floats; rows of the output have LANES * row_words floats, and begin `down` rows apart, `right`
+ * columns between two outputs. */
 void spikewire_conv_analogue(const layer_t *l, const float *images, int64_t image, int64_t width,
-                             float *currents, int64_t first, int64_t last)
+                             int64_t down, int64_t right, float *currents, int64_t first,
+                             int64_t last)
 {
     const int64_t line = l->row_words * LANES, rows = l->vectors / l->row_words;
     for (int64_t o = first; o < last; o++)
@@ -329,9 +383,15 @@ void spikewire_conv_analogue(const layer_t *l, const float *images, int64_t imag
             fill(current, l->bias[o], l->vectors * LANES);
             for (int64_t j = l->start[o]; j < l->start[o + 1]; j++) {
                 const float w = l->weight[j], *x = images + b * image + l->offset[j];
-                for (int64_t y = 0; y < rows; y++)
-                    for (int64_t i = 0; i < line; i++)
-                        current[y * line + i] += w * x[y * width + i];
+                for (int64_t y = 0; y < rows; y++, x += down * width) {
+                    float *to = current + y * line;
+                    if (right == 1)
+                        for (int64_t i = 0; i < line; i++)
+                            to[i] += w * x[i];
+                    else
+                        for (int64_t i = 0; i < line; i++)
+                            to[i] += w * x[i * right];
+                }
             }
         }
 }
@@ -501,40 +561,18 @@ static unsigned bits_at(const uint16_t *row, int64_t words, int64_t at)
 }
 
 /* A row of up to 64 bits fits in a register: shift it once per tap. */
-static void spread_short(const uint16_t *row, int64_t words, int64_t taps, int64_t padding,
-                         uint16_t *out, int64_t stride, int64_t out_words)
+static void spread_short(const uint16_t *row, int64_t words, int64_t taps, int64_t apart,
+                         int64_t padding, uint16_t *out, int64_t stride, int64_t out_words)
 {
     uint64_t bits = 0;
     for (int64_t v = 0; v < words; v++)
         bits |= (uint64_t)row[v] << (LANES * v);
     for (int64_t k = 0; k < taps; k++) {
-        const uint64_t x = k < padding ? bits << (padding - k) : bits >> (k - padding);
+        const int64_t shift = k * apart - padding;
+        const uint64_t x = shift < 0 ? bits << -shift : bits >> shift;
         for (int64_t v = 0; v < out_words; v++)
             out[k * stride + v] = (uint16_t)(x >> (LANES * v));
     }
-}
-
-/* Shift the spikes: bit x of masks[map][k][padding + y] is spike[map][y][x + k - padding]; rows of
- * padding are 0. Bits beyond the width of the output only reach lanes that are not neurons. */
-void spikewire_spread(const uint16_t *spikes, uint16_t *masks, int64_t maps, int64_t height,
-                      int64_t words, int64_t taps, int64_t padding, int64_t out_words)
-{
-    const int64_t rows = height + 2 * padding, stride = rows * out_words;
-    const int is_short = words <= 4 && out_words <= 4 && taps <= 32;
-    memset(masks, 0, sizeof(uint16_t) * (size_t)(maps * taps * stride));
-    for (int64_t i = 0; i < maps; i++)
-        for (int64_t y = 0; y < height; y++) {
-            const uint16_t *row = spikes + (i * height + y) * words;
-            uint16_t *out = masks + i * taps * stride + (padding + y) * out_words;
-            if (is_short) {
-                spread_short(row, words, taps, padding, out, stride, out_words);
-                continue;
-            }
-            for (int64_t k = 0; k < taps; k++)
-                for (int64_t v = 0; v < out_words; v++)
-                    out[k * stride + v]
-                        = (uint16_t)bits_at(row, words, v * LANES + k - padding);
-        }
 }
 
 /* Return the sixteen bits of x at even positions. */
@@ -547,37 +585,177 @@ static unsigned even_bits(uint32_t x)
     return (x | x >> 8) & 0xffff;
 }
 
-/* Return sixteen bits of a row, `size` apart, starting at bit `at`. */
-static unsigned strided_bits(const uint16_t *row, int64_t words, int64_t at, int64_t size)
+/* Return sixteen bits of a row, `apart` from each other, starting at bit `at`. */
+static unsigned strided_bits(const uint16_t *row, int64_t words, int64_t at, int64_t apart)
 {
-    if (size == 2)
+    if (apart == 1)
+        return bits_at(row, words, at);
+    if (apart == 2)
         return even_bits(bits_at(row, words, at) | bits_at(row, words, at + LANES) << LANES);
     unsigned bits = 0;
     for (int k = 0; k < LANES; k++)
-        bits |= (bits_at(row, words, at + k * size) & 1) << k;
+        bits |= (bits_at(row, words, at + k * apart) & 1) << k;
     return bits;
 }
 
-/* Pool windows of size x size: one plane per position, or all positions merged. A plane of the
- * input is [channel][height][words]; a map of out is
- * [size * size or 1][channel][out_height][out_words]. */
+/* Windows of a convolution or a pool: rows, columns. */
+typedef struct {
+    int64_t size[2], stride[2], padding[2], dilation[2];
+} window_t;
+
+/* Shift the spikes: bit x of masks[map][k][slot(padding + y)] is
+ * spike[map][y][x * stride + k * dilation - padding]; rows of padding are 0. Rows that are a stride
+ * apart are neighbours: slot(r) = r % stride * lines + r / stride. Bits beyond the width of the
+ * output only reach lanes that are not neurons. */
+void spikewire_spread(const uint16_t *spikes, uint16_t *masks, int64_t maps, int64_t height,
+                      int64_t words, const window_t *w, int64_t lines, int64_t out_words)
+{
+    const int64_t taps = w->size[1], apart = w->dilation[1], padding = w->padding[1];
+    const int64_t stride = w->stride[0] * lines * out_words;
+    const int is_short = words <= 4 && out_words <= 4 && w->stride[1] == 1
+                         && (taps - 1) * apart < 64 && padding < 64;
+    memset(masks, 0, sizeof(uint16_t) * (size_t)(maps * taps * stride));
+    for (int64_t i = 0; i < maps; i++)
+        for (int64_t y = 0; y < height; y++) {
+            const uint16_t *row = spikes + (i * height + y) * words;
+            const int64_t r = w->padding[0] + y;
+            const int64_t slot = r % w->stride[0] * lines + r / w->stride[0];
+            uint16_t *out = masks + i * taps * stride + slot * out_words;
+            if (is_short) {
+                spread_short(row, words, taps, apart, padding, out, stride, out_words);
+                continue;
+            }
+            for (int64_t k = 0; k < taps; k++)
+                for (int64_t v = 0; v < out_words; v++)
+                    out[k * stride + v] = (uint16_t)strided_bits(
+                        row, words, v * LANES * w->stride[1] + k * apart - padding, w->stride[1]);
+        }
+}
+
+/* Pool windows: one plane per position, or all positions merged. A plane of the input is
+ * [channel][height][words]; a map of out is [positions or 1][channel][out_height][out_words]. */
 void spikewire_pool(const uint16_t *spikes, uint16_t *out, int64_t maps, int64_t channels,
-                    int64_t height, int64_t words, int64_t size, int64_t out_height,
+                    int64_t height, int64_t words, const window_t *w, int64_t out_height,
                     int64_t out_words, uint32_t tail, int32_t merge)
 {
-    const int64_t plane = channels * out_height * out_words, planes = merge ? 1 : size * size;
+    const int64_t rows = w->size[0], columns = w->size[1], stride = w->stride[1];
+    const int64_t plane = channels * out_height * out_words, planes = merge ? 1 : rows * columns;
     memset(out, 0, sizeof(uint16_t) * (size_t)(maps * planes * plane));
     for (int64_t i = 0; i < maps * channels; i++)
-        for (int64_t y = 0; y < out_height * size; y++) {
-            const uint16_t *row = spikes + (i * height + y) * words;
-            const int64_t map = i / channels, c = i % channels;
-            for (int64_t x = 0; x < size; x++) {
-                const int64_t p = merge ? 0 : y % size * size + x;
-                uint16_t *to = out + (map * planes + p) * plane
-                               + (c * out_height + y / size) * out_words;
+        for (int64_t y = 0; y < out_height; y++)
+            for (int64_t k = 0; k < rows * columns; k++) {
+                const int64_t r = y * w->stride[0] + k / columns - w->padding[0];
+                if (r < 0 || r >= height)
+                    continue;
+                const uint16_t *row = spikes + (i * height + r) * words;
+                uint16_t *to = out + (i / channels * planes + (merge ? 0 : k)) * plane
+                               + (i % channels * out_height + y) * out_words;
+                const int64_t at = k % columns - w->padding[1];
                 for (int64_t v = 0; v < out_words; v++)
-                    to[v] |= (uint16_t)strided_bits(row, words, v * LANES * size + x, size);
+                    to[v] |= (uint16_t)strided_bits(row, words, v * LANES * stride + at, stride);
                 to[out_words - 1] &= (uint16_t)tail;
             }
+}
+
+/* Pool currents [map][height][line], `width` of a line exist: the largest of a window, or the sum
+ * in the order of rows and columns. Lanes beyond `out_width` become 0. */
+void spikewire_pool_currents(const float *currents, float *out, int64_t maps, int64_t height,
+                             int64_t width, int64_t line, const window_t *w, int64_t out_height,
+                             int64_t out_width, int64_t out_line, int32_t largest)
+{
+    for (int64_t i = 0; i < maps; i++)
+        for (int64_t y = 0; y < out_height; y++) {
+            float *to = out + (i * out_height + y) * out_line;
+            memset(to, 0, sizeof(float) * (size_t)out_line);
+            for (int64_t x = 0; x < out_width; x++) {
+                float found = largest ? -INFINITY : 0.0f;
+                for (int64_t k = 0; k < w->size[0] * w->size[1]; k++) {
+                    const int64_t r = y * w->stride[0] + k / w->size[1] - w->padding[0];
+                    const int64_t c = x * w->stride[1] + k % w->size[1] - w->padding[1];
+                    if (r < 0 || r >= height || c < 0 || c >= width)
+                        continue;
+                    const float value = currents[(i * height + r) * line + c];
+                    found = !largest ? found + value : value > found ? value : found;
+                }
+                to[x] = found;
+            }
         }
+}
+
+/* Copy `bytes` from [outer][row] to [outer][row], each with own distances in bytes. */
+void spikewire_copy(void *to, const void *from, int64_t outer, int64_t rows, int64_t bytes,
+                    int64_t to_outer, int64_t to_row, int64_t from_outer, int64_t from_row)
+{
+    for (int64_t i = 0; i < outer; i++)
+        for (int64_t j = 0; j < rows; j++)
+            memcpy((char *)to + i * to_outer + j * to_row,
+                   (const char *)from + i * from_outer + j * from_row, (size_t)bytes);
+}
+
+/* Read spikes [batch][step][row][words], or currents [batch][step][row][words][LANES] if spikes is
+ * NULL, as floats [step][batch][row][width]. */
+void spikewire_read(const uint16_t *spikes, const float *currents, float *out, int64_t batch,
+                    int64_t steps, int64_t rows, int64_t width, int64_t words)
+{
+    for (int64_t t = 0; t < steps; t++)
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t r = 0; r < rows; r++, out += width) {
+                const int64_t at = ((b * steps + t) * rows + r) * words;
+                if (!spikes)
+                    memcpy(out, currents + at * LANES, sizeof(float) * (size_t)width);
+                else
+                    for (int64_t x = 0; x < width; x++)
+                        out[x] = (float)(spikes[at + x / LANES] >> x % LANES & 1);
+            }
+}
+
+/* ---------------------------------------------------------------- programs
+ * Recorded calls: program.py writes them, in the order of SIGNATURES in library.py. */
+
+typedef struct {
+    int64_t function, arguments[12];
+} call_t;
+
+void spikewire_run(const call_t *calls, int64_t count)
+{
+    for (const call_t *c = calls; c < calls + count; c++) {
+        const int64_t *a = c->arguments;
+        void *p[12];
+        for (int i = 0; i < 12; i++)
+            p[i] = (void *)(intptr_t)a[i];
+        switch (c->function) {
+        case 0:
+            spikewire_fire(p[0], p[1], (int32_t)a[2], p[3], p[4]);
+            break;
+        case 1:
+            spikewire_conv(p[0], p[1], p[2], p[3], p[4], p[5], a[6], a[7]);
+            break;
+        case 2:
+            spikewire_conv_analogue(p[0], p[1], a[2], a[3], a[4], a[5], p[6], a[7], a[8]);
+            break;
+        case 3:
+            spikewire_linear(p[0], p[1], a[2], a[3], a[4], a[5], a[6], p[7], p[8], p[9], p[10],
+                             p[11]);
+            break;
+        case 4:
+            spikewire_linear_analogue(p[0], p[1], a[2], a[3], a[4], p[5]);
+            break;
+        case 5:
+            spikewire_spread(p[0], p[1], a[2], a[3], a[4], p[5], a[6], a[7]);
+            break;
+        case 6:
+            spikewire_pool(p[0], p[1], a[2], a[3], a[4], a[5], p[6], a[7], a[8], (uint32_t)a[9],
+                           (int32_t)a[10]);
+            break;
+        case 7:
+            spikewire_pool_currents(p[0], p[1], a[2], a[3], a[4], a[5], p[6], a[7], a[8], a[9],
+                                    (int32_t)a[10]);
+            break;
+        case 8:
+            spikewire_copy(p[0], p[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
+            break;
+        default:
+            spikewire_read(p[0], p[1], p[2], a[3], a[4], a[5], a[6], a[7]);
+        }
+    }
 }

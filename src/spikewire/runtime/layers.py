@@ -1,10 +1,10 @@
 """Stages on the C kernels: arrays in the layout of the kernels, and threads over outputs.
 
 A map is one time step of one sample. Its spikes are words of 16 bits; rows are padded to whole
-words.
+words. All work on arrays is a call of the kernels, so that `spikewire.runtime.program` can record
+the calls and repeat them as one.
 """
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,32 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from spikewire.errors import check
-from spikewire.formats.arrays import get_address
-from spikewire.formats.network import Geometry, Pool, Shape, Stage
+from spikewire.formats.arrays import check_array
+from spikewire.formats.network import Geometry, Pool, Stage
 from spikewire.runtime.dense import Dense
-from spikewire.runtime.library import GROUP, LANES, PATHS, make_layer_record, make_neuron_record
+from spikewire.runtime.layout import Floats, Layout, Words
+from spikewire.runtime.library import (
+    GROUP,
+    LANES,
+    PATHS,
+    Call,
+    make_layer_record,
+    make_neuron_record,
+    make_window_record,
+)
 
-Words = NDArray[np.uint16]
-Floats = NDArray[np.float32]
 Each = Callable[[Callable[[Any], None], Sequence[Any]], None]  # runs a function on all parts
-
-
-def count_words(width: int) -> int:
-    """Return the number of words that hold `width` bits."""
-    return -(-width // LANES)
-
-
-def tail_mask(width: int) -> int:
-    """Return the bits in use in the last word of a row of `width` bits."""
-    return 0xFFFF >> (-width % LANES)
-
-
-def as_map_shape(shape: Shape) -> Shape:
-    """Return a shape of (channels, height, width); a vector is one row of one channel."""
-    return shape if len(shape) == 3 else (1, 1, *shape)
+MAX_PLANES = 2**12
 
 
 def count_planes(pool: Pool | None) -> int:
@@ -45,115 +37,123 @@ def count_planes(pool: Pool | None) -> int:
     return pool.size**2 if pool and pool.kind == "sum" else 1
 
 
-def unpack(spikes: Words, shape: Shape) -> NDArray[np.bool_]:
-    """Return words ``[..., word]`` of maps of `shape` as booleans ``[maps, *shape]``."""
-    c, h, w = as_map_shape(shape)
-    rows = spikes.reshape(-1, c, h, count_words(w)).astype("<u2").view(np.uint8)
-    return np.unpackbits(rows, axis=-1, bitorder="little", count=w).astype(bool).reshape(-1, *shape)
-
-
 class Layer:
-    """What convolutions and fully connected layers share: a record for the kernels, and pooling.
+    """What convolutions and fully connected layers share: records, pooling and neurons.
 
     Args:
         stage: The stage.
         geometry: Its shapes.
-        planes: Planes per input map, as left by the pooling before.
+        planes: Planes per input map, as left by additions and by the pooling before.
         path: Name of the C path: a key of `PATHS`.
     """
 
     def __init__(self, stage: Stage, geometry: Geometry, planes: int, path: str) -> None:
+        check(planes <= MAX_PLANES, f"{stage.name}: planes", planes, f"at most {MAX_PLANES}")
         self.stage, self.geometry, self.planes = stage, geometry, planes
         self.dense = Dense(stage, geometry, path)
-        channels, height, width = as_map_shape(geometry.neurons)
-        self.row_words = count_words(width)
-        self.vectors = height * self.row_words
-        self.words = channels * self.vectors
-        self.fields: dict[str, Any] = {
-            "planes": planes,
-            "channels": channels,
-            "vectors": self.vectors,
-            "row_words": self.row_words,
-            "tail": tail_mask(width),
-            "path": PATHS[path],
-            "neuron": make_neuron_record(stage.neuron),
-        }
+        self.inputs, self.currents = Layout(geometry.inputs), Layout(geometry.currents)
+        self.neurons, self.outputs = Layout(geometry.neurons), Layout(geometry.outputs)
+        self.is_fused = stage.neuron is not None and stage.current_pool is None
+        neuron = make_neuron_record(stage.neuron)
+        self.fields: dict[str, Any] = {"planes": planes, "path": PATHS[path], "neuron": neuron}
+        self.fields |= self.currents.fields
 
     def make_state(self, batch: int) -> Floats:
         """Return the membrane potentials before the first time step."""
         rest = self.stage.neuron.rest if self.stage.neuron else 0.0
-        return np.full((batch, self.words * LANES), rest, np.float32)
+        return np.full((batch, self.neurons.words * LANES), rest, np.float32)
 
     def make_record(self, batch: int, steps: int, **fields: Any) -> Any:
-        """Return a pointer to the record; the arrays belong to `self`."""
-        fields = {**self.fields, **fields, "batch": batch, "steps": steps}
-        return ctypes.byref(make_layer_record(fields))
+        """Return the record; the arrays belong to `self`."""
+        return make_layer_record({**self.fields, **fields, "batch": batch, "steps": steps})
 
-    def get_state_address(self, state: Floats, batch: int) -> int:
-        """Return the address of the membrane potentials of `batch` samples."""
-        shape = (batch, self.words * LANES)
-        return get_address(f"{self.stage.name}: state", state, np.float32, shape, writeable=True)
+    def check_state(self, state: Floats, batch: int) -> None:
+        """Check the membrane potentials of `batch` samples, which the kernels write."""
+        shape = (batch, self.neurons.words * LANES)
+        check_array(f"{self.stage.name}: state", state, np.float32, shape, writeable=True)
 
-    def get_spikes_address(self, spikes: Words) -> int:
-        """Return the address of input maps ``[batch, steps, plane * word]``."""
-        channels, height, width = as_map_shape(self.geometry.inputs)
-        words = self.planes * channels * height * count_words(width)
-        field = f"{self.stage.name}: spikes"
-        return get_address(field, spikes, np.uint16, (None, None, words))
+    def check_spikes(self, spikes: Words) -> None:
+        """Check input maps ``[batch, steps, plane * word]``."""
+        shape = (None, None, self.planes * self.inputs.words)
+        check_array(f"{self.stage.name}: spikes", spikes, np.uint16, shape)
 
-    def allocate_outputs(self, batch: int, steps: int) -> tuple[Any, int | None, int | None]:
-        """Return an array for spikes or currents, and the pointers to both, one of them None."""
-        if self.stage.neuron:
-            spikes = np.empty((batch, steps, self.words), np.uint16)
-            return spikes, spikes.ctypes.data, None
-        currents = np.empty((batch, steps, self.words * LANES), np.float32)
-        return currents, None, currents.ctypes.data
+    def allocate_outputs(self, batch: int, steps: int) -> tuple[Any, Words | None, Floats | None]:
+        """Return an array for spikes or currents, and both as arguments, one of them None."""
+        if self.is_fused:
+            spikes = np.empty((batch, steps, self.currents.words), np.uint16)
+            return spikes, spikes, None
+        currents = np.empty((batch, steps, self.currents.words * LANES), np.float32)
+        return currents, None, currents
 
-    def fire_(self, library: Any, current: Floats, steps: int, state: Floats) -> Words:
-        """Return the spikes of the same current at every step; `state` is updated in place."""
-        shape = (None, self.words * LANES)
-        source = get_address(f"{self.stage.name}: current", current, np.float32, shape)
+    def finish_(self, call: Call, out: Any, state: Floats) -> Words | Floats:
+        """Return the outputs of a stage, from what its synapses returned."""
+        if self.is_fused:
+            return out
+        out = self.pool_currents(call, out)
+        return out if self.stage.neuron is None else self.fire_(call, out, out.shape[1], state)
+
+    def fire_(self, call: Call, current: Floats, steps: int, state: Floats) -> Words:
+        """Return the spikes of currents ``[batch, steps, ...]``; `state` is updated in place.
+
+        Currents ``[batch, ...]`` are fed at every step.
+        """
+        sizes = (None, self.neurons.words * LANES)
+        sizes = sizes if np.ndim(current) == 2 else (None, steps, sizes[1])
+        check_array(f"{self.stage.name}: current", current, np.float32, sizes)
         batch = len(current)
-        at = self.get_state_address(state, batch)
-        spikes = np.empty((batch, steps, self.words), np.uint16)
-        library.spikewire_fire(self.make_record(batch, steps), source, at, spikes.ctypes.data)
+        self.check_state(state, batch)
+        spikes = np.empty((batch, steps, self.neurons.words), np.uint16)
+        record = self.make_record(batch, steps, **self.neurons.fields)
+        call("spikewire_fire", record, current, current.ndim == 2, state, spikes)
         return spikes
 
-    def feed_spikes_densely_(self, library: Any, spikes: Words, state: Floats) -> Words | Floats:
+    def feed_spikes_densely_(self, call: Call, spikes: Words, state: Floats) -> Words | Floats:
         """Return the result of `feed_spikes_`, up to rounding, computed by dense torch."""
+        self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
-        maps = unpack(spikes, self.geometry.inputs)
-        maps = torch.from_numpy(maps.reshape(-1, self.planes, *self.geometry.inputs))
-        currents = self.pad_rows(self.dense(maps)).reshape(batch, steps, -1)
-        if self.stage.neuron is None:
+        maps = self.inputs.unpack(spikes).reshape(-1, self.planes, *self.geometry.inputs)
+        currents = self.currents.pad_rows(self.dense(torch.from_numpy(maps)))
+        out = self.pool_currents(call, currents.reshape(batch, steps, -1))
+        return out if self.stage.neuron is None else self.fire_(call, out, steps, state)
+
+    def pool_currents(self, call: Call, currents: Floats) -> Floats:
+        """Return ``[..., neurons]`` of currents after the pooling before the neurons."""
+        pool, wide, narrow = self.stage.current_pool, self.currents, self.neurons
+        if pool is None:
             return currents
-        by_step = np.ascontiguousarray(currents.swapaxes(0, 1))
-        return np.concatenate([self.fire_(library, now, 1, state) for now in by_step], 1)
-
-    def pad_rows(self, currents: torch.Tensor) -> Floats:
-        """Return currents ``[maps, *neurons]`` of torch with rows of whole words."""
-        channels, height, width = as_map_shape(self.geometry.neurons)
-        rows = currents.reshape(-1, channels, height, width)
-        rows = functional.pad(rows, (0, self.row_words * LANES - width))
-        return rows.flatten(1).numpy()
-
-    def pool(self, library: Any, spikes: Words) -> Words:
-        """Return ``[batch, steps, plane * word]`` after the pooling of the stage."""
-        if self.stage.pool is None:
-            return spikes
-        kind, size = self.stage.pool
-        shape = (None, None, self.words)
-        source = get_address(f"{self.stage.name}: spikes", spikes, np.uint16, shape)
-        channels, height, _ = as_map_shape(self.geometry.neurons)
-        _, rows, columns = as_map_shape(self.geometry.outputs)
-        words = count_words(columns)
-        planes = count_planes(self.stage.pool)
-        out = np.empty((*spikes.shape[:2], planes * channels * rows * words), np.uint16)
-        maps = math.prod(spikes.shape[:2])
-        sizes = (maps, channels, height, self.row_words, size, rows, words)
-        ends = (tail_mask(columns), kind == "max")
-        library.spikewire_pool(source, out.ctypes.data, *sizes, *ends)
+        out = np.empty((*currents.shape[:-1], narrow.words * LANES), np.float32)
+        maps = math.prod(currents.shape[:-1]) * wide.channels
+        sizes = (maps, wide.height, wide.width, wide.row_words * LANES)
+        ends = (narrow.height, narrow.width, narrow.row_words * LANES, pool.kind == "max")
+        call("spikewire_pool_currents", currents, out, *sizes, make_pool_window(pool), *ends)
         return out
+
+    def pool(self, call: Call, spikes: Words) -> Words:
+        """Return ``[batch, steps, plane * word]`` after the pooling of the stage."""
+        pool, wide, narrow = self.stage.pool, self.neurons, self.outputs
+        if pool is None:
+            return spikes
+        check_array(f"{self.stage.name}: spikes", spikes, np.uint16, (None, None, wide.words))
+        out = np.empty((*spikes.shape[:2], count_planes(pool) * narrow.words), np.uint16)
+        sizes = (math.prod(spikes.shape[:2]), wide.channels, wide.height, wide.row_words)
+        ends = (narrow.height, narrow.row_words, narrow.tail, pool.kind == "max")
+        call("spikewire_pool", spikes, out, *sizes, make_pool_window(pool), *ends)
+        return out
+
+    def read_outputs(self, call: Call, x: Any) -> Floats:
+        """Return spikes or currents ``[batch, steps, ...]`` as ``[steps, batch, outputs]``."""
+        batch, steps = x.shape[:2]
+        out = np.empty((steps, batch, math.prod(self.neurons.shape)), np.float32)
+        both = (x, None) if self.stage.neuron else (None, x)
+        sizes = (self.neurons.rows, self.neurons.width, self.neurons.row_words)
+        call("spikewire_read", *both, out, batch, steps, *sizes)
+        return out
+
+
+def make_pool_window(pool: Pool) -> Any:
+    """Return the window of a pool for the kernels."""
+    sizes = (pool.size, pool.step, pool.padding, 1)
+    return make_window_record(*((size, size) for size in sizes))
 
 
 class Conv(Layer):
@@ -163,69 +163,90 @@ class Conv(Layer):
         self, stage: Stage, geometry: Geometry, planes: int, path: str, threads: int
     ) -> None:
         super().__init__(stage, geometry, planes, path)
-        outputs, inputs, _, self.taps = stage.shape
-        _, self.height, self.width = geometry.inputs
-        self.rows = self.height + 2 * stage.padding
-        self.plane_words = inputs * self.taps * self.rows * self.row_words
-        self.row_floats = self.row_words * LANES + self.taps - 1  # of a padded row of pixels
-        self.image_floats = inputs * self.rows * self.row_floats
-        fits = max(self.plane_words, self.image_floats) < 2**28
+        (down, right), (rows, columns) = stage.stride, stage.padding
+        _, _, height, self.taps = stage.shape
+        self.rows = self.inputs.height + 2 * rows
+        self.lines = -(-self.rows // down)  # rows that are a stride apart, see spikewire_spread
+        self.plane_words = (
+            self.inputs.channels * self.taps * self.lines * down * self.currents.row_words
+        )
+        last = (self.currents.row_words * LANES - 1) * right + (self.taps - 1) * stage.dilation[1]
+        self.row_floats = max(last + 1, self.inputs.width + columns)  # of a padded row of pixels
+        self.image_floats = self.inputs.channels * self.rows * self.row_floats
+        fits = max(self.plane_words * planes, self.image_floats) < 2**28
         check(fits, stage.name, geometry.inputs, "a smaller input")
-        output, c, ky, kx = np.unravel_index(stage.index, stage.shape)
-        shifted = ((c * self.taps + kx) * self.rows + ky) * self.row_words
-        self.offset = shifted.astype(np.uint32)
-        self.pixel = ((c * self.rows + ky) * self.row_floats + kx).astype(np.uint32)
-        self.start = np.searchsorted(output, np.arange(outputs + 1)).astype(np.int64)
+        kernel = (height, self.taps)
+        self.window = make_window_record(kernel, stage.stride, stage.padding, stage.dilation)
+        self._locate_taps()
         self.fields |= {"plane_words": self.plane_words, "start": self.start}
         self.fields |= {"weight": stage.values, "bias": stage.bias}
         self.ranges = split_channels(self.start, threads)
+
+    def _locate_taps(self) -> None:
+        """Find where the words and pixels of each tap begin."""
+        stage = self.stage
+        output, c, ky, kx = stage.locate_weights()
+        top, left = ky * stage.dilation[0], kx * stage.dilation[1]
+        slot = top % stage.stride[0] * self.lines + top // stage.stride[0]
+        shifted = (c * self.taps + kx) * self.lines * stage.stride[0] + slot
+        self.offset = (shifted * self.currents.row_words).astype(np.uint32)
+        self.pixel = ((c * self.rows + top) * self.row_floats + left).astype(np.uint32)
+        self.start = np.searchsorted(output, np.arange(stage.shape[0] + 1)).astype(np.int64)
 
     @property
     def map_bytes(self) -> int:
         """Size of the shifted spikes of one map."""
         return 2 * self.plane_words * self.planes
 
-    def feed_pixels(self, library: Any, images: Floats, each: Each) -> Floats:
+    def feed_pixels(self, call: Call, images: Floats, each: Each) -> Floats:
         """Return the currents of real-valued images: one multiplication per tap and position."""
-        batch, p = len(images), self.stage.padding
-        padded = np.zeros((batch, self.stage.shape[1], self.rows, self.row_floats), np.float32)
-        padded[:, :, p : p + self.height, p : p + self.width] = images
-        currents = np.empty((batch, self.words * LANES), np.float32)
+        check_array("images", images, np.float32, (None, *self.geometry.inputs))
+        batch, (down, right) = len(images), self.stage.stride
+        padded = self._pad(call, images)
+        currents = np.empty((batch, self.currents.words * LANES), np.float32)
         record = self.make_record(batch, 1, offset=self.pixel)
-        source, sizes = padded.ctypes.data, (self.image_floats, self.row_floats)
-        target = currents.ctypes.data
+        sizes = (self.image_floats, self.row_floats, down, right)
 
         def run(part: tuple[int, int]) -> None:
-            library.spikewire_conv_analogue(record, source, *sizes, target, *part)
+            call("spikewire_conv_analogue", record, padded, *sizes, currents, *part)
 
         each(run, self.ranges)
         return currents
 
-    def feed_spikes_(
-        self, library: Any, spikes: Words, state: Floats, each: Each
-    ) -> Words | Floats:
+    def _pad(self, call: Call, images: Floats) -> Floats:
+        """Return images with zeros around them."""
+        inputs, (rows, columns) = self.inputs, self.stage.padding
+        shape = (len(images), inputs.channels, self.rows, self.row_floats)
+        padded = np.zeros(shape, np.float32)
+        inner = padded[:, :, rows:, columns:]
+        sizes = (len(images) * inputs.channels, inputs.height, 4 * inputs.width)
+        steps = (4 * self.rows * self.row_floats, 4 * self.row_floats)
+        call("spikewire_copy", inner, images, *sizes, *steps, inputs.height * sizes[2], sizes[2])
+        return padded
+
+    def feed_spikes_(self, call: Call, spikes: Words, state: Floats, each: Each) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
-        shifted = self._shift(library, spikes)
+        self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
-        out, spiked, current = self.allocate_outputs(batch, steps)
+        self.check_state(state, batch)
+        shifted = self._shift(call, spikes)
+        out, spiked, currents = self.allocate_outputs(batch, steps)
         record = self.make_record(batch, steps, offset=self.offset)
-        source, at = shifted.ctypes.data, self.get_state_address(state, batch)
 
         def run(part: tuple[int, int]) -> None:
-            scratch = np.empty(self.vectors * LANES, np.float32)
-            library.spikewire_conv(record, source, at, scratch.ctypes.data, spiked, current, *part)
+            scratch = np.empty(self.currents.vectors * LANES, np.float32)
+            call("spikewire_conv", record, shifted, state, scratch, spiked, currents, *part)
 
         each(run, self.ranges)
-        return out
+        return self.finish_(call, out, state)
 
-    def _shift(self, library: Any, spikes: Words) -> Words:
+    def _shift(self, call: Call, spikes: Words) -> Words:
         """Return the spike rows, shifted once per column of the kernel."""
-        source = self.get_spikes_address(spikes)
-        maps = math.prod(spikes.shape[:2]) * self.planes
+        maps, inputs = math.prod(spikes.shape[:2]) * self.planes, self.inputs
         shifted = np.empty(maps * self.plane_words, np.uint16)
-        sizes = (maps * self.stage.shape[1], self.height, count_words(self.width))
-        ends = (self.taps, self.stage.padding, self.row_words)
-        library.spikewire_spread(source, shifted.ctypes.data, *sizes, *ends)
+        sizes = (maps * inputs.channels, inputs.height, inputs.row_words)
+        ends = (self.lines, self.currents.row_words)
+        call("spikewire_spread", spikes, shifted, *sizes, self.window, *ends)
         return shifted
 
 
@@ -238,11 +259,11 @@ class Linear(Layer):
         self, stage: Stage, geometry: Geometry, planes: int, path: str, threads: int
     ) -> None:
         super().__init__(stage, geometry, planes, path)
-        channels, height, self.width = as_map_shape(geometry.inputs)
-        self.rows = channels * height
+        self.words = self.currents.words
         self.bias = np.zeros(self.words * LANES, np.float32)
         self.bias[: len(stage.bias)] = stage.bias
-        self.fields |= {"plane_words": self.rows * count_words(self.width), "bias": self.bias}
+        plane_words = self.inputs.rows * self.inputs.row_words
+        self.fields |= {"plane_words": plane_words, "bias": self.bias}
         output, source = np.divmod(stage.index, stage.shape[1])
         order = np.lexsort((output, source))
         sorted_ = (output[order], source[order], stage.values[order])
@@ -267,41 +288,40 @@ class Linear(Layer):
             "weight": np.ascontiguousarray(values[own]),
         }
 
-    def feed_pixels(self, library: Any, images: Floats, each: Each) -> Floats:
+    def feed_pixels(self, call: Call, images: Floats, each: Each) -> Floats:
         """Return the currents of real-valued images: one multiplication per synapse."""
-        flat = np.ascontiguousarray(images.reshape(len(images), -1))
-        currents = np.empty((len(flat), self.words * LANES), np.float32)
-        shape = (None, self.stage.shape[1])
-        source = get_address(f"{self.stage.name}: images", flat, np.float32, shape)
+        inputs = self.stage.shape[1]
+        check_array("images", images, np.float32, (None, *self.geometry.inputs))
+        batch = len(images)
+        currents = np.empty((batch, self.words * LANES), np.float32)
 
         def run(block: tuple[int, dict[str, Any]]) -> None:
             begin, fields = block
-            where = (source, flat.shape[1], begin, self.words, currents.ctypes.data)
-            library.spikewire_linear_analogue(self.make_record(len(flat), 1, **fields), *where)
+            record = self.make_record(batch, 1, **fields)
+            ends = (inputs, begin, self.words, currents)
+            call("spikewire_linear_analogue", record, images, *ends)
 
         each(run, self.blocks)
         return currents
 
-    def feed_spikes_(
-        self, library: Any, spikes: Words, state: Floats, each: Each
-    ) -> Words | Floats:
+    def feed_spikes_(self, call: Call, spikes: Words, state: Floats, each: Each) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
-        source = self.get_spikes_address(spikes)
+        self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
-        at = self.get_state_address(state, batch)
-        out, spiked, current = self.allocate_outputs(batch, steps)
-        sizes = (self.rows, count_words(self.width), self.width)
+        self.check_state(state, batch)
+        out, spiked, currents = self.allocate_outputs(batch, steps)
+        sizes = (self.inputs.rows, self.inputs.row_words, self.inputs.width)
 
         def run(block: tuple[int, dict[str, Any]]) -> None:
             begin, fields = block
             scratch = np.empty((1 + GROUP) * fields["vectors"] * LANES, np.float32)
             events = np.empty((self.planes * self.stage.shape[1], 2), np.uint32)
             record = self.make_record(batch, steps, **fields)
-            arrays = (at, scratch.ctypes.data, events.ctypes.data, spiked, current)
-            library.spikewire_linear(record, source, *sizes, begin, self.words, *arrays)
+            arrays = (state, scratch, events, spiked, currents)
+            call("spikewire_linear", record, spikes, *sizes, begin, self.words, *arrays)
 
         each(run, self.blocks)
-        return out
+        return self.finish_(call, out, state)
 
 
 def split_channels(start: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:

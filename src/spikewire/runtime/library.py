@@ -2,7 +2,7 @@
 
 import ctypes
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from spikewire.errors import check_word
-from spikewire.formats.network import Neuron
+from spikewire.formats.neuron import RESETS, Neuron
 
 SUFFIXES = (".so", ".pyd", ".dll", *EXTENSION_SUFFIXES)  # with and without the tag of a Python
 PATHS = {"portable": 0, "avx2": 1, "avx512": 2}  # as numbered in kernels.c
 LANES = 16
+LEAKS = {"multiply": 1, "divide": 2, "multiply then add": 3, "divide then add": 4, "decay": 5}
 GROUP = 8  # time steps that run together in a fully connected layer
 pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
@@ -24,12 +25,15 @@ class NeuronRecord(ctypes.Structure):
     """`neuron_t` of kernels.c."""
 
     _fields_ = (
-        ("leak", number),
-        ("tau", ctypes.c_float),
-        ("threshold", ctypes.c_float),
-        ("rest", ctypes.c_float),
-        ("fall", ctypes.c_float),
+        *((name, number) for name in ("leak", "reset")),
+        *((name, ctypes.c_float) for name in ("factor", "threshold", "rest", "fall")),
     )
+
+
+class WindowRecord(ctypes.Structure):
+    """`window_t` of kernels.c."""
+
+    _fields_ = tuple((name, size * 2) for name in ("size", "stride", "padding", "dilation"))
 
 
 class LayerRecord(ctypes.Structure):
@@ -45,22 +49,57 @@ class LayerRecord(ctypes.Structure):
     )
 
 
-SIGNATURES = {
-    "spikewire_fire": [pointer] * 4,
+class CallRecord(ctypes.Structure):
+    """`call_t` of kernels.c."""
+
+    _fields_ = (("function", size), ("arguments", size * 12))
+
+
+SIGNATURES: dict[str, list[Any]] = {
+    "spikewire_fire": [pointer, pointer, number, pointer, pointer],
     "spikewire_conv": [*[pointer] * 6, size, size],
-    "spikewire_conv_analogue": [pointer, pointer, size, size, pointer, size, size],
+    "spikewire_conv_analogue": [pointer, pointer, *[size] * 4, pointer, size, size],
     "spikewire_linear": [pointer, pointer, *[size] * 5, *[pointer] * 5],
     "spikewire_linear_analogue": [pointer, pointer, size, size, size, pointer],
-    "spikewire_spread": [pointer, pointer, *[size] * 6],
-    "spikewire_pool": [pointer, pointer, *[size] * 7, ctypes.c_uint32, number],
-}
+    "spikewire_spread": [pointer, pointer, *[size] * 3, pointer, size, size],
+    "spikewire_pool": [*[pointer] * 2, *[size] * 4, pointer, size, size, ctypes.c_uint32, number],
+    "spikewire_pool_currents": [*[pointer] * 2, *[size] * 4, pointer, *[size] * 3, number],
+    "spikewire_copy": [pointer, pointer, *[size] * 7],
+    "spikewire_read": [*[pointer] * 3, *[size] * 5],
+}  # in the order of `spikewire_run` in kernels.c
+Call = Callable[..., None]  # of a name and arguments
+
+
+class Kernels:
+    """Calls the kernels; arrays and records are passed by address.
+
+    Args:
+        library: As returned by `bind`.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Call a function by its name."""
+        function = getattr(self.library, name)
+        function(
+            *[
+                x.ctypes.data
+                if isinstance(x, np.ndarray)
+                else ctypes.byref(x)
+                if isinstance(x, ctypes.Structure)
+                else x
+                for x in arguments
+            ]
+        )
 
 
 def bind(path: str | Path) -> ctypes.CDLL:
     """Load a library of kernels and declare the arguments of its functions."""
     library = ctypes.CDLL(str(path))
     library.spikewire_best_path.restype = ctypes.c_int
-    for name, arguments in SIGNATURES.items():
+    for name, arguments in {**SIGNATURES, "spikewire_run": [pointer, size]}.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     return library
@@ -109,15 +148,23 @@ def make_neuron_record(neuron: Neuron | None) -> NeuronRecord:
     """Return the constants of neurons; for None, a record that is not read."""
     if neuron is None:
         return NeuronRecord()
-    tau = neuron.tau
-    leak = 0 if tau is None else 1 if has_exact_inverse(tau) else 2
-    fall = neuron.threshold - neuron.rest if neuron.reset == "soft" else 0.0
-    return NeuronRecord(leak, 0.0 if tau is None else tau, neuron.threshold, neuron.rest, fall)
+    leak, factor = LEAKS[neuron.update], neuron.factor
+    if neuron.tau is None:
+        leak = 0
+    elif neuron.update.startswith("divide") and has_exact_inverse(neuron.tau):
+        leak, factor = leak - 1, 1 / factor
+    limits = (neuron.fires_at, neuron.rest, neuron.fall)
+    return NeuronRecord(leak, RESETS.index(neuron.reset), factor, *limits)
 
 
 def has_exact_inverse(tau: float) -> bool:
     """Return whether multiplying by 1 / tau equals dividing by tau, as for a power of two."""
     return bool(np.frexp(np.float32(tau))[0] == 0.5)
+
+
+def make_window_record(*pairs: Sequence[int]) -> WindowRecord:
+    """Return size, stride, padding and dilation of a window, each of rows and columns."""
+    return WindowRecord(*((size * 2)(*pair) for pair in pairs))
 
 
 def make_layer_record(fields: Mapping[str, Any]) -> LayerRecord:

@@ -18,7 +18,13 @@ from spikewire.formats.network import Network, is_whole
 from spikewire.runtime.fallback import TorchEngine
 from spikewire.runtime.library import choose_kernels, installed
 from spikewire.runtime.native import NativeEngine
-from spikewire.runtime.stream import Stream, check_images, check_tensor
+from spikewire.runtime.stream import (
+    Stream,
+    check_frames,
+    check_images,
+    check_tensor,
+    count_votes,
+)
 
 MAX_MEMBRANES = 2**24  # neurons x images computed at once: 64 MB
 
@@ -156,8 +162,28 @@ class Runtime:
         """
         check_tensor(self.network, images)
         parts = images.split(max(2, MAX_MEMBRANES // self.network.neuron_count))
-        steps = self.network.time_steps
-        return torch.cat([self.stream(len(part)).advance(part, steps) for part in parts], 1)
+        outputs = [self._run(part) for part in parts]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+
+    def _run(self, images: Tensor) -> Tensor:
+        array = check_images(self.network, images)
+        return count_votes(self.network, self.engine.run_images(array, self.network.time_steps))
+
+    def run_frames(self, frames: Tensor) -> Tensor:
+        """Return the outputs for an input that changes over time, as event data do.
+
+        Args:
+            frames: Normalised frames ``[time, batch, *input_shape]``, for any number of time steps.
+
+        Returns:
+            Spikes, or currents where the last layer has no neurons: ``[time, batch, classes]``.
+
+        Raises:
+            SpikewireError: If the frames have another shape or are not finite.
+        """
+        check_frames(self.network, frames)
+        stream = self.stream(frames.shape[1])
+        return torch.stack([stream.step(frame) for frame in frames])
 
     def stream(self, batch: int = 1) -> Stream:
         """Return a stream of `batch` samples whose neurons are at rest.
@@ -217,11 +243,12 @@ class Runtime:
                 break
         return scores.argmax(1), taken
 
-    def record_spikes(self, images: Tensor) -> dict[str, Tensor]:
+    def record_spikes(self, images: Tensor, *, frames: bool = False) -> dict[str, Tensor]:
         """Return the spikes of every layer of neurons.
 
         Args:
             images: Normalised images ``[batch, *input_shape]``.
+            frames: Whether `images` change over time: ``[time, batch, *input_shape]``.
 
         Returns:
             Boolean spikes ``[time, batch, ...]`` by the name of the stage.
@@ -229,12 +256,19 @@ class Runtime:
         Raises:
             SpikewireError: If the images have another shape or are not finite.
         """
-        recorded: dict[str, Tensor] = {}
+        recorded: dict[str, list[Tensor]] = {}
 
         def on_spikes(number: int, spikes: NDArray[np.bool_]) -> None:
-            recorded[self.network.stages[number].name] = torch.from_numpy(spikes.copy())
+            name = self.network.stages[number].name
+            recorded.setdefault(name, []).append(torch.from_numpy(spikes.copy()))
 
-        current = self.engine.compute_current(check_images(self.network, images))
-        state = self.engine.make_state(len(images))
-        self.engine.run_(current, self.network.time_steps, state, on_spikes)
-        return recorded
+        if frames:
+            check_frames(self.network, images)
+        parts = list(images) if frames else [images]
+        state = None
+        for part in parts:
+            current = self.engine.compute_current(check_images(self.network, part))
+            state = state or self.engine.make_state(len(part))
+            steps = 1 if frames else self.network.time_steps
+            self.engine.run_(current, steps, state, on_spikes)
+        return {name: torch.cat(spikes) for name, spikes in recorded.items()}

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from spikewire.errors import check
 from spikewire.formats.arrays import check_array
-from spikewire.formats.network import Network, check_steps
-from spikewire.runtime.layers import Conv, Floats, Linear, Words, count_planes, unpack
-from spikewire.runtime.library import LANES
+from spikewire.formats.network import Network, Stage, check_steps
+from spikewire.runtime.layers import Conv, Linear, count_planes
+from spikewire.runtime.layout import Floats, Words
+from spikewire.runtime.library import LANES, Call, Kernels
+from spikewire.runtime.program import Program, Programs, Recorder
 
 State = list[Floats]
 OnSpikes = Callable[[int, NDArray[np.bool_]], None]
@@ -25,7 +27,7 @@ CHUNK = 2**22  # bytes of shifted spikes at once: about what stays in the cache
 
 
 class NativeEngine:
-    """A network on one of the C paths; `Runtime` uses `compute_current`, `make_state` and `run_`.
+    """A network on one of the C paths; `Runtime` uses `run_images`, `make_state` and `run_`.
 
     Args:
         network: The network.
@@ -38,15 +40,20 @@ class NativeEngine:
     def __init__(
         self, network: Network, library: Any, path: str, threads: int, exact: bool
     ) -> None:
-        self.network, self.library, self.exact = network, library, exact
-        self.layers: list[Conv | Linear] = []
-        planes = 1
-        for stage, geometry in zip(network.stages, network.geometry, strict=True):
-            kind = Conv if stage.is_conv else Linear
-            self.layers.append(kind(stage, geometry, planes, path, threads))
-            planes = count_planes(stage.pool)
+        self.network, self.exact = network, exact
+        self.call: Call = Kernels(library)
+        self.layers = [
+            (Conv if stage.is_conv else Linear)(
+                stage, geometry, count_source_planes(network, number), path, threads
+            )
+            for number, (stage, geometry) in enumerate(
+                zip(network.stages, network.geometry, strict=True)
+            )
+        ]
+        self.last_use = find_last_uses(network)
         self.threads = threads
         self.executors: dict[int, ThreadPoolExecutor] = {}  # by process
+        self.programs = Programs()
 
     def each(self, run: Callable[[Any], None], parts: Sequence[Any]) -> None:
         """Run the parts in parallel; ctypes releases the global interpreter lock."""
@@ -64,13 +71,49 @@ class NativeEngine:
             self.executors.setdefault(process, ThreadPoolExecutor(self.threads))
         return self.executors[process]
 
+    def run_images(self, images: Floats, steps: int) -> Floats:
+        """Return the outputs ``[steps, batch, outputs]`` of neurons that start at rest.
+
+        The calls of the kernels are recorded for small batches, and repeated as one.
+        """
+        check_steps(steps)
+        check_array("images", images, np.float32, (None, *self.network.input_shape))
+        program = self.programs.find((len(images), steps))
+        if program is None and self._is_recordable(len(images), steps):
+            program = self.programs.store((len(images), steps), self._record(images, steps))
+        if program is not None:
+            return program.run(images)
+        return self.run_(self.compute_current(images), steps, self.make_state(len(images)))
+
+    def _is_recordable(self, batch: int, steps: int) -> bool:
+        """Whether the same calls serve all images: one thread, one piece, no dense stage."""
+        if self.threads > 1 or self._count_at_once(batch, steps) < batch:
+            return False
+        return self.exact or not (
+            self.layers[0].dense.is_faster(batch, 1.0, pixels=True)
+            or any(self._may_be_dense(layer, batch * steps) for layer in self.layers[1:])
+        )
+
+    def _record(self, images: Floats, steps: int) -> Program:
+        recorder = Recorder()
+        source, state = np.empty_like(images), self.make_state(len(images))
+        for layer, u in zip(self.layers, state, strict=True):
+            rest = layer.make_state(1)
+            recorder("spikewire_copy", u, rest, 1, len(u), rest.nbytes, 0, rest.nbytes, 0, 0)
+        first = self.layers[0]
+        current = first.pool_currents(recorder, first.feed_pixels(recorder, source, self.each))
+        outputs = self._run_part_(recorder, current, steps, state, None)
+        return recorder.finish(self.call, source, outputs)
+
     def compute_current(self, images: Floats) -> Floats:
         """Return the current of the first layer for images ``[batch, *input_shape]``."""
         check_array("images", images, np.float32, (None, *self.network.input_shape))
         first = self.layers[0]
         if not self.exact and self._is_dense_faster_on_pixels(images):
-            return first.pad_rows(first.dense(torch.from_numpy(images).unsqueeze(1)))
-        return first.feed_pixels(self.library, images, self.each)
+            current = first.currents.pad_rows(first.dense(torch.from_numpy(images).unsqueeze(1)))
+        else:
+            current = first.feed_pixels(self.call, images, self.each)
+        return first.pool_currents(self.call, current)
 
     def _is_dense_faster_on_pixels(self, images: Floats) -> bool:
         """Count the pixels that are not 0 only where their number decides."""
@@ -102,48 +145,73 @@ class NativeEngine:
                 range.
         """
         check_steps(steps)
-        check_array("current", current, np.float32, (None, self.layers[0].words * LANES))
+        check_array("current", current, np.float32, (None, self.layers[0].neurons.words * LANES))
         check(len(state) == len(self.layers), "state", len(state), f"{len(self.layers)} arrays")
         for layer, u in zip(self.layers, state, strict=True):
-            layer.get_state_address(u, len(current))
-        largest = max(layer.map_bytes for layer in self.layers)
-        size = len(current)
-        if on_spikes is None and largest:
-            size = max(1, CHUNK // (steps * largest))
+            layer.check_state(u, len(current))
+        size = len(current) if on_spikes else self._count_at_once(len(current), steps)
         outputs = []
         for begin in range(0, len(current), size):
             part = slice(begin, begin + size)
-            outputs.append(
-                self._run_part_(current[part], steps, [u[part] for u in state], on_spikes)
-            )
-        return np.concatenate(outputs, 1)
+            own = [u[part] for u in state]
+            outputs.append(self._run_part_(self.call, current[part], steps, own, on_spikes))
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, 1)
+
+    def _count_at_once(self, batch: int, steps: int) -> int:
+        """Return how many samples to run at once, so that shifted spikes stay in the cache."""
+        largest = max(layer.map_bytes for layer in self.layers)
+        return max(1, CHUNK // (steps * largest)) if largest else max(1, batch)
 
     def _run_part_(
-        self, current: Floats, steps: int, state: State, on_spikes: OnSpikes | None
+        self,
+        call: Call,
+        current: Floats,
+        steps: int,
+        state: State,
+        on_spikes: OnSpikes | None,
     ) -> Floats:
+        spikes: dict[tuple[int, bool], Words] = {}  # by stage, before and after its pooling
         x: Any = None
         for number, (layer, u) in enumerate(zip(self.layers, state, strict=True)):
             if number:
-                x = self.advance_(layer, x, u)
+                x = self.advance_(layer, self._gather(call, number, spikes), u, call)
             elif layer.stage.neuron is None:
-                x = np.repeat(current[:, None], steps, 1)
+                x = repeat(call, current, steps)
             else:
-                x = layer.fire_(self.library, current, steps, u)
+                x = layer.fire_(call, current, steps, u)
             if on_spikes and layer.stage.neuron:
-                shape = layer.geometry.neurons
-                maps = unpack(x, shape).reshape(len(current), steps, *shape)
+                maps = layer.neurons.unpack(x)
+                maps = maps.reshape(len(current), steps, *layer.geometry.neurons)
                 on_spikes(number, maps.swapaxes(0, 1))
-            x = layer.pool(self.library, x)
-        return self._read_outputs(x).swapaxes(0, 1)
+            spikes[number, False] = x
+            for key in [key for key in spikes if self.last_use[key[0]] <= number]:
+                del spikes[key]
+        return self.layers[-1].read_outputs(call, x)
 
-    def advance_(self, layer: Conv | Linear, x: Words, state: Floats) -> Words | Floats:
+    def _gather(self, call: Call, number: int, spikes: dict[tuple[int, bool], Words]) -> Words:
+        """Return what a stage reads: the planes of all of its sources, one after the other."""
+        parts = []
+        for source in self.network.sources[number]:
+            if source not in spikes:
+                spikes[source] = self.layers[source.stage].pool(call, spikes[source.stage, False])
+            parts.append(spikes[source])
+        return parts[0] if len(parts) == 1 else concatenate(call, parts)
+
+    def advance_(
+        self, layer: Conv | Linear, x: Words, state: Floats, call: Call | None = None
+    ) -> Words | Floats:
         """Return the spikes or currents of a layer, computed by dense torch where that is faster.
 
         `state` is updated in place.
         """
+        call = call or self.call
         if not self.exact and self._is_dense_faster(layer, x):
-            return layer.feed_spikes_densely_(self.library, x, state)
-        return layer.feed_spikes_(self.library, x, state, self.each)
+            return layer.feed_spikes_densely_(call, x, state)
+        return layer.feed_spikes_(call, x, state, self.each)
+
+    def _may_be_dense(self, layer: Conv | Linear, maps: int) -> bool:
+        planes, dense = layer.planes, layer.dense
+        return any(dense.is_faster(maps, d, planes=planes) for d in (0, planes))
 
     def _is_dense_faster(self, layer: Conv | Linear, x: Words) -> bool:
         """Count spikes only where their number decides."""
@@ -155,10 +223,39 @@ class NativeEngine:
         density = spikes / (maps * math.prod(layer.geometry.inputs))
         return dense.is_faster(maps, density, planes=planes)
 
-    def _read_outputs(self, x: Any) -> Floats:
-        """Return ``[batch, steps, outputs]`` of the last stage."""
-        last = self.network.stages[-1]
-        count = last.shape[0]
-        if last.neuron is None:
-            return x[..., :count]
-        return unpack(x, (count,)).reshape(*x.shape[:2], count).astype(np.float32)
+
+def count_source_planes(network: Network, number: int) -> int:
+    """Return the planes per input map of a stage, over all of its sources."""
+
+    def pool_of(stage: Stage, pooled: bool) -> int:
+        return count_planes(stage.pool if pooled else None)
+
+    return sum(pool_of(network.stages[s.stage], s.pooled) for s in network.sources[number])
+
+
+def find_last_uses(network: Network) -> list[int]:
+    """Return for each stage the number of the last stage that reads it."""
+    last = list(range(len(network.stages)))
+    for number, sources in enumerate(network.sources[1:], 1):
+        for source in sources:
+            last[source.stage] = number
+    return last
+
+
+def repeat(call: Call, current: Floats, steps: int) -> Floats:
+    """Return the same current at every step, ``[batch, steps, ...]``."""
+    out = np.empty((len(current), steps, current.shape[1]), np.float32)
+    size = current.shape[1] * 4
+    call("spikewire_copy", out, current, len(current), steps, size, steps * size, size, size, 0)
+    return out
+
+
+def concatenate(call: Call, parts: list[Words]) -> Words:
+    """Return the words of several sources, one after the other within each map."""
+    maps, total = math.prod(parts[0].shape[:2]), sum(part.shape[2] for part in parts)
+    out, begin = np.empty((*parts[0].shape[:2], total), np.uint16), 0
+    for part in parts:
+        size = 2 * part.shape[2]
+        call("spikewire_copy", out[..., begin:], part, 1, maps, size, 0, 2 * total, 0, size)
+        begin += part.shape[2]
+    return out

@@ -79,9 +79,7 @@ class Stream:
         check_steps(steps)
         check_array("current", current, np.float32, self.state[0].shape)
         outputs = self.model.engine.run_(current, steps, self.state)
-        network = self.model.network
-        votes = torch.from_numpy(np.ascontiguousarray(outputs))
-        return votes.unflatten(-1, (len(network.classes), network.vote)).mean(-1)
+        return count_votes(self.model.network, outputs)
 
     def keep(self, chosen: Tensor) -> None:
         """Continue with some samples of the batch only.
@@ -100,6 +98,14 @@ class Stream:
         self.batch = int(chosen.sum())
 
 
+def count_votes(network: Network, outputs: NDArray[np.float32]) -> Tensor:
+    """Return ``[steps, batch, classes]`` of outputs that vote for the classes."""
+    votes = torch.from_numpy(np.ascontiguousarray(outputs))
+    if network.vote == 1:
+        return votes
+    return votes.unflatten(-1, (len(network.classes), network.vote)).mean(-1)
+
+
 def check_tensor(network: Network, images: Tensor) -> None:
     """Raise unless `images` are a dense tensor of real numbers ``[batch, *input_shape]``."""
     check(isinstance(images, Tensor), "images", type(images).__name__, "a tensor")
@@ -109,6 +115,14 @@ def check_tensor(network: Network, images: Tensor) -> None:
     shape, sizes = tuple(images.shape), ", ".join(map(str, network.input_shape))
     check(shape[1:] == network.input_shape, "images", shape, f"[batch, {sizes}]")
     check(len(images) > 0, "images", shape, "at least one")
+
+
+def check_frames(network: Network, frames: Tensor) -> None:
+    """Raise unless `frames` are a dense tensor of real numbers ``[time, batch, *input_shape]``."""
+    fits = isinstance(frames, Tensor) and frames.ndim > 1 and len(frames) > 0
+    found = tuple(frames.shape) if isinstance(frames, Tensor) else type(frames).__name__
+    check(fits, "frames", found, "[time, batch, ...]")
+    check_tensor(network, frames[0])
 
 
 def check_images(network: Network, images: Tensor) -> NDArray[np.float32]:

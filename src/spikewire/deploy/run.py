@@ -9,8 +9,9 @@ import torch
 from spikewire import __version__
 from spikewire.config import Config
 from spikewire.data import Dataset
+from spikewire.deploy.model import FORMATS, write_network
 from spikewire.errors import check, check_word
-from spikewire.formats import c, coo, nir, packed
+from spikewire.formats import packed
 from spikewire.formats.network import Network
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Spiking
@@ -19,18 +20,12 @@ from spikewire.runtime.model import Runtime
 from spikewire.train.build import load_data
 from spikewire.train.pretrained import load_trained
 
-FORMATS = {
-    "packed": "model.packed.safetensors",
-    "nir": "model.nir",
-    "coo": "connections",
-    "c": "network.c",
-}
 BATCH = 100  # images at once
 
 
 @dataclass(frozen=True)
-class Exported:
-    """The result of `export`.
+class ExportedRun:
+    """The result of `export_run`.
 
     Attributes:
         path: The file or folder that was written.
@@ -40,7 +35,6 @@ class Exported:
         checked_images: Number of test images on which the accuracies were measured.
         accuracy_before: Accuracy of the trained model; nan if no image was checked.
         accuracy_after: Accuracy of the exported network; nan if no image was checked.
-        memory: Flash and RAM that a C file needs on a device; None for the other formats.
     """
 
     path: Path
@@ -50,19 +44,18 @@ class Exported:
     checked_images: int
     accuracy_before: float
     accuracy_after: float
-    memory: c.Memory | None = None
 
 
-def export(
+def export_run(
     run: str | Path,
     *,
     format: str = "packed",
     out: str | Path | None = None,
-    values: str | None = None,
+    values: str = "fp16",
     check_images: int = 256,
     pooling: str = "conv",
     data_dir: str | None = None,
-) -> Exported:
+) -> ExportedRun:
     """Write the network of a finished run to a file, and compare its accuracy before and after.
 
     The exported network is measured on the CPU runtime, with weights rounded as in the file.
@@ -70,10 +63,9 @@ def export(
     Args:
         run: Run directory.
         format: ``"packed"`` (one safetensors file, which `spikewire.load` reads), ``"nir"`` (a NIR
-            file), ``"coo"`` (a folder of connection lists) or ``"c"`` (one C99 file).
+            file) or ``"coo"`` (a folder of connection lists).
         out: Path to write to; None for the usual name in the run directory, see `FORMATS`.
-        values: Type of the weights: ``"fp32"``, ``"fp16"`` or ``"int8"`` for a packed file, None
-            for fp16; ``"fp32"`` or ``"int8"`` for C, None for int8.
+        values: Type of the weights of a packed file: ``"fp32"``, ``"fp16"`` or ``"int8"``.
         check_images: Number of test images to compare on; 0 for no comparison.
         pooling: How a NIR file writes pooling: ``"conv"``, ``"avg"`` or ``"sum"``.
         data_dir: Directory of the data sets; None for that of the run.
@@ -86,7 +78,7 @@ def export(
             express the network, or the file cannot be written.
 
     Example:
-        >>> exported = export("runs/mnist-1", values="int8")
+        >>> exported = export_run("runs/mnist-1", values="int8")
         >>> exported.accuracy_after - exported.accuracy_before
         -0.0004
     """
@@ -96,22 +88,17 @@ def export(
     about = _describe_run(config)
     network = trace_model(model, classes=data.classes, mean=data.mean, std=data.std, about=about)
     path = Path(out) if out else Path(run) / FORMATS[format]
-    count, memory = min(check_images, len(data.test_labels)), None
+    count = min(check_images, len(data.test_labels))
     if format == "packed":  # written last: it stores the accuracies
-        values = values or "fp16"
         before, after = _compare(model, packed.quantise(network, values), data, count)
         measured = {"accuracy": after, "accuracy_before": before, "accuracy_images": count}
         network = replace(network, about={**about, **measured} if count else about)
-        size = packed.write(network, path, values)
-    elif format == "c":
-        network, memory = _write_c(network, path, values or "int8", data)
-        size = path.stat().st_size
-        before, after = _compare(model, network, data, count)
+        size = write_network(network, path, format, values=values, pooling=pooling)
     else:  # written first: these formats may refuse the network
-        size = _write(network, path, format, pooling)
+        size = write_network(network, path, format, values=values, pooling=pooling)
         before, after = _compare(model, network, data, count)
     dense = sum(4 * parameter.numel() for parameter in model.parameters())
-    return Exported(path, size, dense, network.connectivity, count, before, after, memory)
+    return ExportedRun(path, size, dense, network.connectivity, count, before, after)
 
 
 def _open_run(run: str | Path, data_dir: str | None) -> tuple[Spiking, Config, Dataset]:
@@ -131,23 +118,6 @@ def _describe_run(config: Config) -> dict[str, object]:
         "dataset": config.dataset,
         "method": config.method,
     }
-
-
-def _write_c(network: Network, path: Path, values: str, data: Dataset) -> tuple[Network, c.Memory]:
-    """Write a C file with a test vector; return the rounded network, and the memory it needs."""
-    check_word("values", values, c.VALUES)
-    rounded = packed.quantise(network, values)
-    runtime, pixels = Runtime(rounded, exact=True), data.test_images[:1]
-    label = int(runtime.predict(runtime.normalise(pixels)))
-    return rounded, c.write(network, path, values, (pixels[0].numpy(), label))
-
-
-def _write(network: Network, path: Path, format: str, pooling: str) -> int:
-    """Write a NIR file or a folder of connection lists; return its size in bytes."""
-    if format == "nir":
-        return nir.write(network, path, pooling)
-    coo.write(network, path)
-    return sum(file.stat().st_size for file in path.iterdir())
 
 
 @torch.no_grad()

@@ -1,0 +1,177 @@
+"""Export of a torch model to a file, and a torch model on the CPU runtime.
+
+Both run the recorded network on the example and compare the spikes of all layers with those of the
+model itself, so that a model which was recorded wrongly is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikewire import __version__
+from spikewire.errors import SpikewireError, check_word
+from spikewire.formats import coo, nir, packed
+from spikewire.formats.network import Network
+from spikewire.formats.trace import Trace, trace
+from spikewire.runtime.model import Runtime
+
+FORMATS = {"packed": "model.packed.safetensors", "nir": "model.nir", "coo": "connections"}
+MAX_DIFFERENT = 0.05  # rounding at the threshold is far below, another network far above
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of `export`.
+
+    Attributes:
+        path: The file or folder that was written.
+        size: Its size in bytes.
+        dense_size: Size in bytes of all parameters of the model as fp32.
+        connectivity: Fraction of weights that are not zero.
+        different_spikes: Spikes on the example that differ between the model and the exported
+            network with fp32 weights, as a fraction of the spikes of the model. It is 0 unless a
+            membrane potential is within rounding error of the threshold.
+    """
+
+    path: Path
+    size: int
+    dense_size: int
+    connectivity: float
+    different_spikes: float
+
+
+def export(
+    model: nn.Module,
+    example: Tensor,
+    path: str | Path,
+    *,
+    format: str = "packed",
+    values: str = "fp32",
+    pooling: str = "conv",
+    time_steps: int | None = None,
+    classes: Sequence[str] | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+) -> Exported:
+    """Write a torch model to a file, its zeros left out.
+
+    The model may be built of torch layers and the neurons of spikewire, SpikingJelly, snnTorch and
+    Norse. It runs on the example in evaluation mode; the states of its neurons are reset.
+
+    Args:
+        model: The model.
+        example: Input of the model, as in training: images ``[batch, ...]``, or frames
+            ``[time, batch, ...]``. Use real data: the spikes are compared on it.
+        path: Path of the file, or of the folder for ``"coo"``.
+        format: ``"packed"`` (one safetensors file, which `spikewire.load` reads), ``"nir"`` (a NIR
+            file) or ``"coo"`` (a folder of connection lists).
+        values: Type of the weights of a packed file: ``"fp32"``, ``"fp16"`` or ``"int8"``.
+        pooling: How a NIR file writes pooling: ``"conv"``, ``"avg"`` or ``"sum"``.
+        time_steps: Time steps per image of a model that runs one per call; None for those that the
+            model runs.
+        classes: Names of the classes; None for numbers from 0.
+        mean: Mean per channel that was subtracted from pixels in [0, 1]; empty for none.
+        std: Standard deviation per channel by which pixels were divided; empty for none.
+
+    Returns:
+        Path and size of the file, connectivity, and the fraction of spikes that differ.
+
+    Raises:
+        SpikewireError: If a module is not supported (the message names it and the reason), the
+            format cannot express the network, or the file cannot be written.
+
+    Example:
+        >>> exported = spikewire.export(model, images, "net.packed.safetensors")
+        >>> spikewire.load(exported.path).predict(images)
+        tensor([7, 2, 1])
+    """
+    check_word("format", format, FORMATS)
+    check_word("values", values, packed.VALUES)
+    fields = _collect_fields(classes, mean, std)
+    traced = trace(model, example, time_steps=time_steps, **fields)
+    different = compare_spikes(traced, Runtime(traced.network, exact=True))
+    size = write_network(traced.network, Path(path), format, values=values, pooling=pooling)
+    dense = sum(4 * parameter.numel() for parameter in model.parameters())
+    return Exported(Path(path), size, dense, traced.network.connectivity, different)
+
+
+def compile(
+    model: nn.Module,
+    example: Tensor,
+    *,
+    time_steps: int | None = None,
+    classes: Sequence[str] | None = None,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    **options: Any,
+) -> Runtime:
+    """Return a torch model on the CPU runtime, where only arriving spikes cost work.
+
+    Args:
+        model: The model; see `export`.
+        example: Input of the model, as in training; the spikes are compared on it.
+        time_steps: Time steps per image of a model that runs one per call; None for those that the
+            model runs.
+        classes: Names of the classes; None for numbers from 0.
+        mean: Mean per channel that was subtracted from pixels in [0, 1]; empty for none.
+        std: Standard deviation per channel by which pixels were divided; empty for none.
+        **options: `threads`, `kernels` and `exact` of `Runtime`.
+
+    Returns:
+        The network as a `Runtime`.
+
+    Raises:
+        SpikewireError: If a module is not supported; the message names it and the reason.
+
+    Example:
+        >>> runtime = spikewire.compile(model, images)
+        >>> runtime(images).shape  # [time, batch, classes]
+        torch.Size([8, 32, 10])
+    """
+    fields = _collect_fields(classes, mean, std)
+    traced = trace(model, example, time_steps=time_steps, **fields)
+    compare_spikes(traced, Runtime(traced.network, exact=True))
+    return Runtime(traced.network, **options)
+
+
+def compare_spikes(traced: Trace, runtime: Runtime) -> float:
+    """Return the spikes that differ, as a fraction of the spikes of the model.
+
+    Raises:
+        SpikewireError: If more differ than rounding explains.
+    """
+    found = runtime.record_spikes(traced.frames, frames=not traced.is_static)
+    different = total = 0
+    for name, spikes in traced.spikes.items():
+        own = found[name][: len(spikes)].reshape(spikes.shape)
+        count, wrong = int(spikes.sum()), int((own != spikes).sum())
+        if wrong > MAX_DIFFERENT * max(count, 20):
+            raise SpikewireError(
+                f"{name}: the recorded network fires differently from the model on the example "
+                f"({wrong} of {count} spikes), so the model does something that was not recorded"
+            )
+        different, total = different + wrong, total + count
+    return different / max(total, 1)
+
+
+def write_network(network: Network, path: Path, format: str, *, values: str, pooling: str) -> int:
+    """Write a network in one of `FORMATS`; return the size in bytes."""
+    if format == "packed":
+        return packed.write(network, path, values)
+    if format == "nir":
+        return nir.write(network, path, pooling)
+    coo.write(network, path)
+    return sum(file.stat().st_size for file in path.iterdir())
+
+
+def _collect_fields(
+    classes: Sequence[str] | None, mean: Sequence[float], std: Sequence[float]
+) -> dict[str, Any]:
+    """Return the fields of `Network` that are not in the model."""
+    versions = {"spikewire": __version__, "torch": str(torch.__version__)}
+    fields: dict[str, Any] = {"about": versions, "mean": tuple(mean), "std": tuple(std)}
+    return fields if classes is None else {**fields, "classes": tuple(classes)}

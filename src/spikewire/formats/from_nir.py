@@ -1,0 +1,190 @@
+"""NIR graphs and files as the record of a network; the writer is `spikewire.formats.nir`."""
+
+import importlib
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+from spikewire.errors import SpikewireError, check
+from spikewire.formats.builder import Builder
+from spikewire.formats.network import Network, Neuron, Pool, Source
+from spikewire.formats.pooling import Pooling
+from spikewire.formats.stage import IMAGE, Shape
+from spikewire.formats.values import Current, Spikes, Value, add, expect_known, feed, to_pair
+
+DT = 1e-4  # length of a time step in SpikingJelly and Norse
+
+
+def import_nir() -> Any:
+    """Return the `nir` package, which is optional."""
+    try:
+        return importlib.import_module("nir")
+    except ImportError:
+        raise SpikewireError("nir: is not installed; run `pip install 'spikewire[nir]'`") from None
+
+
+def from_nir(source: Any, *, time_steps: int = 8, dt: float = DT) -> Network:
+    """Return the network of a NIR graph or file.
+
+    The graph may have Conv2d, Affine, Linear, LIF, IF, AvgPool2d, SumPool2d and Flatten nodes, with
+    the same constants for all neurons of a node. It must have no loops.
+
+    Args:
+        source: A `nir.NIRGraph`, or the path of a NIR file.
+        time_steps: Time steps per image; NIR does not store them.
+        dt: Length of a time step in seconds that the file was written for.
+
+    Returns:
+        The network; its classes are numbered from 0.
+
+    Raises:
+        SpikewireError: If the `nir` package is missing, the file is damaged, or the graph has nodes
+            that are not supported.
+
+    Example:
+        >>> network = nir.from_nir("net.nir", time_steps=8)
+    """
+    nir = import_nir()
+    graph = source if isinstance(source, nir.NIRGraph) else _read_graph(nir, source)
+    shape, output, builder = _follow_graph(nir, graph, dt)
+    stages, _ = builder.finish(output)
+    outputs = Network.count_outputs(stages, shape)
+    return Network(
+        stages=tuple(stages),
+        input_shape=shape,
+        time_steps=time_steps,
+        classes=tuple(map(str, range(outputs))),
+    )
+
+
+def _read_graph(nir: Any, path: Any) -> Any:
+    try:
+        return nir.read(str(path))
+    except Exception as error:  # a damaged file fails anywhere inside h5py or nir
+        reason = " ".join((str(error) or type(error).__name__).split())[:80]
+        raise SpikewireError(f"{path}: is not a NIR file ({reason})") from None
+
+
+def _follow_graph(nir: Any, graph: Any, dt: float) -> tuple[Shape, Spikes | Current, Builder]:
+    """Return the shape of the input, the output, and the neurons in between."""
+    builder, shape, output = Builder(), (), None
+    values: dict[str, Value] = {}
+    for name, sources in _sort_nodes(graph):
+        node = graph.nodes[name]
+        if isinstance(node, nir.Input):
+            check(not shape, "graph", "two inputs", "with one input")
+            shape = tuple(int(n) for n in np.ravel(next(iter(node.input_type.values()))))
+            values[name] = Spikes((Source(IMAGE),))
+            continue
+        if not sources:
+            raise SpikewireError(f"{name}: a node without an input is not supported")
+        value = reduce(partial(add, name), [values[source] for source in sources])
+        values[name] = _follow_node(nir, builder, name, node, value, dt)
+        output = values[name] if isinstance(node, nir.Output) else output
+    if output is None or not shape:
+        raise SpikewireError("graph: an input and an output are missing")
+    return shape, expect_known("output", output), builder
+
+
+def _sort_nodes(graph: Any) -> list[tuple[str, list[str]]]:
+    """Return the nodes, each with its sources, in an order in which all sources come first."""
+    sources: dict[str, list[str]] = {name: [] for name in graph.nodes}
+    for source, target in graph.edges:
+        known = source in sources and target in sources
+        check(known, "graph", f"an edge {source} -> {target}", "between nodes")
+        sources[target].append(source)
+    done: dict[str, list[str]] = {}
+    while len(done) < len(sources):
+        ready = [n for n, s in sources.items() if n not in done and all(x in done for x in s)]
+        check(bool(ready), "graph", "a loop", "without loops")
+        done |= {name: sorted(sources[name], key=list(done).index) for name in ready}
+    return list(done.items())
+
+
+def _follow_node(
+    nir: Any, builder: Builder, name: str, node: Any, value: Value, dt: float
+) -> Value:
+    """Return the output of a node."""
+    fired = isinstance(value, Spikes) and value.sources[0].stage != IMAGE
+    pooling = _read_pool(nir, name, node, fired)
+    if pooling is not None:
+        return builder.pool(name, value, pooling)
+    if isinstance(node, nir.Conv2d | nir.Affine | nir.Linear):
+        bias = getattr(node, "bias", None)
+        geometry = _read_geometry(name, node) if isinstance(node, nir.Conv2d) else {}
+        weight = torch.from_numpy(np.asarray(node.weight, np.float64))
+        bias = None if bias is None else torch.from_numpy(np.asarray(bias, np.float64))
+        return feed(name, weight, bias, value, geometry)
+    if isinstance(node, nir.LIF | nir.IF):
+        neuron, gain, shape = _read_neuron(nir, name, node, dt)
+        if isinstance(value, Current):
+            value = value.scale_by(gain, 0.0, name)
+        elif isinstance(value, Spikes):
+            value = replace(value, scale=value.scale * gain)
+        return Spikes((Source(builder.fire(name, value, neuron, shape)),))
+    if isinstance(node, nir.Flatten | nir.Output):
+        return value
+    raise SpikewireError(f"{name}: {type(node).__name__} is not supported")
+
+
+def _read_geometry(name: str, node: Any) -> dict[str, Any]:
+    check(not isinstance(node.padding, str), f"{name}: padding", node.padding, "a number")
+    pairs = {"stride": node.stride, "padding": node.padding, "dilation": node.dilation}
+    numbers = {key: to_pair(np.broadcast_to(value, 2).tolist()) for key, value in pairs.items()}
+    return {**numbers, "groups": int(node.groups)}
+
+
+def _read_neuron(nir: Any, name: str, node: Any, dt: float) -> tuple[Neuron, float, Shape]:
+    """Return the constants, the gain of the current, and the shape."""
+    rest = _read_constant(name, "v_reset", node.v_reset)
+    threshold = _read_constant(name, "v_threshold", node.v_threshold)
+    resistance, shape = _read_constant(name, "r", node.r), tuple(np.shape(node.v_threshold))
+    if isinstance(node, nir.IF):
+        return Neuron(None, threshold, rest), float(np.float32(resistance * dt)), shape
+    leak = _read_constant(name, "v_leak", node.v_leak)
+    check(leak == rest, f"{name}: v_leak", leak, f"v_reset ({rest})")
+    tau = float(np.float32(_read_constant(name, "tau", node.tau) / dt))
+    return Neuron(tau, threshold, rest), resistance, shape
+
+
+def _read_constant(name: str, field: str, value: Any) -> float:
+    values = np.unique(np.zeros(1) if value is None else value)
+    check(len(values) == 1, f"{name}: {field}", f"{len(values)} values", "the same for all neurons")
+    return float(values[0])
+
+
+def _read_pool(nir: Any, name: str, node: Any, fired: bool) -> Pooling | None:
+    """Return a pooling node, or a convolution of spikes that pools; None for any other node."""
+    if isinstance(node, nir.Conv2d):
+        return _read_pooling_conv(node) if fired else None
+    if not isinstance(node, nir.AvgPool2d | nir.SumPool2d):
+        return None
+    sides = [np.ravel(part) for part in (node.kernel_size, node.stride, node.padding)]
+    square = all(len(set(side.tolist())) == 1 for side in sides)
+    check(square, f"{name}: pooling", [side.tolist() for side in sides], "square")
+    size, stride, padding = (int(side[0]) for side in sides)
+    return _make_pooling(size, stride, padding, isinstance(node, nir.AvgPool2d))
+
+
+def _make_pooling(size: int, stride: int, padding: int, average: bool) -> Pooling:
+    pool = Pool("sum", size, 0 if stride == size else stride, padding)
+    return Pooling(None if size == stride == 1 else pool, average)
+
+
+def _read_pooling_conv(node: Any) -> Pooling | None:
+    """Return a convolution that sums the windows of each channel as pooling; None for others."""
+    outputs, inputs, *kernel = node.weight.shape
+    sides = [*kernel], np.ravel(node.stride).tolist(), np.ravel(node.padding).tolist()
+    plain = node.groups == 1 and not np.any(node.bias) and np.all(np.ravel(node.dilation) == 1)
+    square = not isinstance(node.padding, str) and all(len(set(side)) == 1 for side in sides)
+    if outputs != inputs or kernel[0] == 1 or not plain or not square:
+        return None
+    if sides[2][0] > kernel[0] // 2:
+        return None
+    diagonal = np.eye(outputs, dtype=node.weight.dtype)[:, :, None, None]
+    same = np.array_equal(node.weight, np.broadcast_to(diagonal, node.weight.shape))
+    size, stride, padding = (int(side[0]) for side in sides)
+    return _make_pooling(size, stride, padding, False) if same else None

@@ -1,0 +1,259 @@
+"""Models of other libraries, recorded and run: the same spikes as in their own forward pass."""
+
+import pytest
+import torch
+from formats import peer_models as peers
+from refusal import refused
+from runtime.agreement import KERNELS
+from torch import nn
+
+import spikewire
+from spikewire.formats import nir, packed
+from spikewire.formats.libraries import read_neuron
+from spikewire.formats.trace import trace_model
+from spikewire.runtime import Runtime
+
+MULTI_STEP = (peers.neuron.BaseNode,)
+NEURONS = (peers.neuron.BaseNode, peers.snntorch.Leaky, peers.norse.LIFBoxCell, peers.norse.IAFCell)
+
+
+@torch.no_grad()
+def own_spikes(model, *inputs):
+    """The spikes of every neuron module of a model, ``[time, batch, ...]``, by its own forward."""
+    calls, handles = {}, []
+    for name, module in model.named_modules():
+        if isinstance(module, NEURONS):
+            calls[name] = []
+
+            def hook(module, args, output, name=name):
+                spikes = output[0] if isinstance(output, tuple) else output
+                multi = getattr(module, "step_mode", "s") == "m"
+                calls[name].append((spikes if multi else spikes.unsqueeze(0)).clone())
+
+            handles.append(module.register_forward_hook(hook))
+    for x in inputs:
+        model(x)
+    for handle in handles:
+        handle.remove()
+    for module in model.modules():
+        if isinstance(module, peers.neuron.BaseNode):
+            module.reset()
+    return {name: torch.cat(spikes).bool() for name, spikes in calls.items() if spikes}
+
+
+def assert_same_spikes(model, example, inputs=None, *, frames=False, **options):
+    """All kernels give exactly the spikes of the model; return the recorded network."""
+    model.eval()
+    network = trace_model(model, example, **options)
+    wanted = own_spikes(model, *(inputs or [example]))
+    for kernels in KERNELS:
+        runtime = Runtime(network, kernels=kernels, exact=True)
+        found = runtime.record_spikes(example, frames=frames)
+        assert len(found) == len(wanted)
+        for (stage, spikes), own in zip(found.items(), wanted.values(), strict=True):
+            assert 0.002 < own.float().mean() < 0.9, stage
+            assert torch.equal(spikes.reshape(own.shape), own), (kernels, stage)
+    return network
+
+
+NODES = {
+    "if": (peers.neuron.IFNode, {}),
+    "if, soft reset": (peers.neuron.IFNode, {"v_reset": None}),
+    "lif": (peers.neuron.LIFNode, {"tau": 1.3}),
+    "lif, soft reset": (peers.neuron.LIFNode, {"tau": 1.5, "v_reset": None, "v_threshold": 0.7}),
+    "lif, rest": (peers.neuron.LIFNode, {"v_reset": -0.2, "v_threshold": 0.5}),
+    "lif, input not decayed": (peers.neuron.LIFNode, {"tau": 3.0, "decay_input": False}),
+    "parametric lif": (peers.neuron.ParametricLIFNode, {"init_tau": 1.4}),
+    "parametric lif, input not decayed": (
+        peers.neuron.ParametricLIFNode,
+        {"init_tau": 2.7, "decay_input": False, "v_reset": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NODES)
+def test_spikingjelly_convolutional_network(kind):
+    node, options = NODES[kind]
+    model = peers.settle_(peers.JellyConv(node, **options))
+    images = 2 * torch.rand(2, 1, 28, 28)
+    network = assert_same_spikes(model, images)
+    assert (network.time_steps, network.vote, len(network.classes)) == (4, 2, 10)
+    with torch.no_grad():
+        assert torch.equal(Runtime(network)(images).mean(0), model(images))
+
+
+def test_spikingjelly_in_single_step_mode():
+    model = peers.settle_(peers.JellyConv()).conv_fc
+    peers.jelly.set_step_mode(model, "s")
+    images = 2 * torch.rand(2, 1, 28, 28)
+    assert_same_spikes(model, images, [images] * 6, time_steps=6)
+    refused(lambda: trace_model(model, images), "time_steps", "one time step per call")
+
+
+def test_spikingjelly_network_with_strides_groups_and_dilation_on_frames():
+    model = peers.settle_(peers.JellyVgg())
+    network = assert_same_spikes(model, 2 * torch.rand(5, 2, 2, 20, 20), frames=True)
+    assert [stage.stride for stage in network.stages[:4]] == [(1, 1), (2, 2), (1, 1), (2, 2)]
+    assert [stage.groups for stage in network.stages[:4]] == [1, 2, 1, 4]
+    assert network.stages[3].pool == (("sum", 3, 2, 1))
+
+
+def test_spikingjelly_sew_resnet_block():
+    model = peers.settle_(peers.sew_block())
+    frames = torch.randn(4, 2, 3, 32, 32)
+    network = assert_same_spikes(model, frames, frames=True)
+    assert not network.is_chain
+    sources = {
+        stage.name: len(own) for stage, own in zip(network.stages, network.sources, strict=True)
+    }
+    assert sources["5.conv1"] == 2  # the sum of the block before and its shortcut
+    assert sources["8"] == 3
+    with torch.no_grad():
+        wanted = model(frames)
+    torch.testing.assert_close(Runtime(network).run_frames(frames), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_spikingjelly_whole_sew_resnet_18(tmp_path):
+    model = peers.settle_(peers.sew_resnet18())
+    frames = torch.randn(4, 1, 3, 64, 64)
+    exported = spikewire.export(model, frames, tmp_path / "x")
+    assert exported.different_spikes == 0
+    network = packed.read(tmp_path / "x")
+    assert len(network.stages) == 21
+    wanted = own_spikes(model, frames)
+    found = Runtime(network, exact=True).record_spikes(frames, frames=True)
+    assert all(
+        torch.equal(a.reshape(b.shape), b)
+        for a, b in zip(found.values(), wanted.values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("reset", ["subtract", "zero"])
+def test_snntorch_loop_over_time(reset):
+    model = peers.settle_(peers.SnnTorchDense(reset_mechanism=reset), gain=1.5)
+    images = 3 * torch.rand(3, 1, 28, 28)
+    network = assert_same_spikes(model, images)
+    assert network.time_steps == 25
+    assert torch.equal(Runtime(network)(images), model(images)[0])
+
+
+def test_snntorch_convolutional_network_with_pooled_currents():
+    model = peers.settle_(peers.SnnTorchConv())
+    network = assert_same_spikes(model, 4 * torch.rand(3, 1, 28, 28))
+    assert [stage.current_pool.kind for stage in network.stages[:2]] == ["max", "sum"]
+
+
+def test_snntorch_loop_of_the_user_around_the_model():
+    model, images = peers.settle_(peers.snntorch_sequential()), 4 * torch.rand(3, 1, 28, 28)
+    network = assert_same_spikes(model, images, [images] * 10, time_steps=10)
+    for module in model.modules():
+        if isinstance(module, peers.snntorch.Leaky):
+            module.reset_mem()
+    out = 0
+    with torch.no_grad():
+        for _ in range(10):
+            out += model(images)[0]
+    assert torch.equal(Runtime(network)(images).sum(0), out)
+
+
+def test_norse_cells_in_a_loop_over_frames():
+    model = peers.settle_(peers.NorseFrames(), gain=1.5)
+    assert_same_spikes(model, 6 * torch.rand(7, 3, 20), frames=True)
+
+
+def test_norse_container_that_returns_its_states():
+    model, image = peers.settle_(peers.norse_sequential(), gain=3.0), 9 * torch.rand(3, 20)
+    network, (_, state) = trace_model(model, image, time_steps=4), (None, None)
+    spikes = []
+    with torch.no_grad():
+        for _ in range(4):
+            out, state = model(image, state)
+            spikes.append(out)
+    assert torch.stack(spikes).sum() > 0
+    assert torch.equal(Runtime(network)(image), torch.stack(spikes))
+
+
+@pytest.mark.parametrize("format", ["packed", "nir"])
+def test_a_residual_network_survives_its_file(format, tmp_path):
+    model = peers.settle_(peers.sew_block())
+    model[3] = peers.layer.AvgPool2d(
+        3, stride=2, padding=1, step_mode="m"
+    )  # NIR has no maximum pooling
+    frames = torch.randn(3, 2, 3, 32, 32)
+    spikewire.export(model, frames, tmp_path / "x", format=format)
+    read = packed.read if format == "packed" else nir.from_nir
+    wanted = spikewire.compile(model, frames, exact=True).record_spikes(frames, frames=True)
+    found = Runtime(read(tmp_path / "x"), exact=True).record_spikes(frames, frames=True)
+    for name, spikes in wanted.items():
+        assert torch.equal(spikes, found[name]), name
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+REFUSED = {
+    "synaptic current": lambda: peers.norse.LIFCell(),
+    "recurrent": lambda: peers.norse.LIFRecurrentCell(5, 5),
+    "QIFNode": lambda: peers.neuron.QIFNode(),
+    "Synaptic": lambda: peers.snntorch.Synaptic(alpha=0.9, beta=0.8),
+    "RLeaky": lambda: peers.snntorch.RLeaky(beta=0.9, all_to_all=False),
+    "reset_mechanism='none'": lambda: peers.snntorch.Leaky(beta=0.9, reset_mechanism="none"),
+    "reset_delay=False": lambda: peers.snntorch.Leaky(beta=0.9, reset_delay=False),
+    "beta has 5 values": lambda: peers.snntorch.Leaky(beta=torch.linspace(0.1, 0.9, 5)),
+    "graded spikes": lambda: peers.snntorch.Leaky(beta=0.9, graded_spikes_factor=2.0),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_neurons_that_cannot_be_expressed_are_refused_by_name(reason):
+    module = REFUSED[reason]()
+    message = refused(lambda: read_neuron("hidden.lif", module), "hidden.lif")
+    assert reason in message or type(module).__name__ in message
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.back = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.lif = peers.snntorch.Leaky(beta=0.9)
+
+    def forward(self, x):
+        mem, spikes = self.lif.init_leaky(), torch.zeros(len(x), 4)
+        for _ in range(3):
+            spikes, mem = self.lif(self.fc(x) + self.back(spikes), mem)
+        return spikes
+
+
+def test_a_recurrent_network_is_refused():
+    refused(lambda: spikewire.compile(Recurrent(), torch.rand(2, 4)), "back", "not supported")
+
+
+def test_iand_of_sew_resnet_is_refused():
+    model = peers.settle_(peers.sew_block())
+    model[4].cnf = "IAND"
+    message = refused(
+        lambda: trace_model(model, torch.randn(2, 1, 3, 32, 32)), "4", "not supported"
+    )
+    assert "5.conv1" in message
+
+
+class Shuffled(nn.Module):
+    """Exchanges the samples of a batch between two layers, which the trace takes for time."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.lif1 = nn.Linear(6, 30), peers.neuron.IFNode()
+        self.fc2, self.lif2 = nn.Linear(30, 5), peers.neuron.IFNode()
+
+    def forward(self, x):
+        spikes = self.lif1(self.fc1(x))
+        return self.lif2(self.fc2(spikes[torch.arange(len(x)).flip(0)]))
+
+
+def test_a_model_that_fires_differently_from_its_record_is_refused():
+    model, example = peers.settle_(Shuffled()), 8 * torch.rand(4, 6)
+    assert len(trace_model(model, example, time_steps=3).stages) == 2  # it looks like a chain
+    message = "fc2: the recorded network fires differently"
+    refused(lambda: spikewire.compile(model, example, time_steps=3), message)
+    refused(lambda: spikewire.export(model, example, "never", time_steps=3), message)
