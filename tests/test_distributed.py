@@ -338,8 +338,8 @@ def test_a_run_survives_a_dead_rank_and_a_signal(found, started):
 
 def test_a_run_that_may_restart_needs_a_name(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
-    refused(lambda: plan({}), "--out")
-    assert plan({"out": "runs/x"})[1:] == ("runs/x", False)
+    refused(lambda: plan({}, ExitStack()), "--out")
+    assert plan({"out": "runs/x"}, ExitStack())[1:] == ("runs/x", False)
 
 
 def test_a_mistake_is_reported_once(tmp_path, started):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from spikewire.errors import SpikewireError, TrainingFailed
+from spikewire.errors import SpikewireError, TrainingFailed, check
 from spikewire.pruning.integrity import bit_view
 
 TIMEOUT = timedelta(seconds=50)  # for a rank that does not answer
@@ -208,7 +208,11 @@ def process_group() -> Iterator[Ranks]:
 
 def launched_ranks() -> int:
     """Return how many ranks torchrun has launched; 1 outside torchrun."""
-    return _environment_number("WORLD_SIZE", 1) if "RANK" in os.environ else 1
+    if "RANK" not in os.environ:
+        return 1
+    rank, ranks = _environment_number("RANK", 0), _environment_number("WORLD_SIZE", 1)
+    check(rank < ranks, "RANK", rank, f"less than WORLD_SIZE, {ranks}, as torchrun sets it")
+    return ranks
 
 
 def restart_count() -> int:
@@ -328,4 +332,7 @@ def _communication_errors(rank: int) -> Iterator[None]:
 
 
 def _environment_number(name: str, default: int) -> int:
-    return int(os.environ.get(name, default))
+    text = os.environ.get(name, str(default))
+    valid = text.isdecimal() and len(text) < 10
+    check(valid, name, text, "a whole number, as torchrun sets it")
+    return int(text)

@@ -3,9 +3,15 @@
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
+LONGEST = 200  # characters of a wrong value that a message shows
+
 
 class SpikewireError(Exception):
     """A mistake the user can correct; its text is one line and needs no traceback."""
+
+
+class AlreadyFinished(SpikewireError):
+    """The run to resume is complete; nothing is wrong and nothing is left to do."""
 
 
 class TrainingFailed(Exception):
@@ -27,7 +33,7 @@ def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
     names = sorted(allowed)
     near = get_close_matches(str(word), names, n=1, cutoff=0.5)
     hint = f" did you mean {near[0]!r}?" if near else ""
-    return SpikewireError(f"{field}: unknown {word!r};{hint} known: {', '.join(names)}")
+    return SpikewireError(f"{field}: unknown {_shown(word)};{hint} known: {', '.join(names)}")
 
 
 def check(holds: bool, field: str, value: object, allowed: str) -> None:
@@ -43,10 +49,16 @@ def check(holds: bool, field: str, value: object, allowed: str) -> None:
         SpikewireError: if `holds` is false.
     """
     if not holds:
-        raise SpikewireError(f"{field}: {value!r} is not allowed; it must be {allowed}")
+        raise SpikewireError(f"{field}: {_shown(value)} is not allowed; it must be {allowed}")
 
 
 def check_word(field: str, word: object, allowed: Collection[str]) -> None:
     """Raise `unknown` unless `word` is one of the allowed ones."""
     if word not in allowed:
         raise unknown(field, word, allowed)
+
+
+def _shown(value: object) -> str:
+    """Return a value as part of a message; of a very long one the beginning."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

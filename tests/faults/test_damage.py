@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer import config, network
+from trainer import network
 
 from spikewire.cli import main
-from spikewire.train.loop import Step, fit
 
 FILES = ("config.toml", "env.json", "metrics.jsonl", "traces.npz", "checkpoint.pt")
 RESUME = ["train", "--resume", "run"]
@@ -21,20 +20,6 @@ TEXTS = (
     b'dataset = "digits"\n', b"epochs = 1e400", b'{"threads": 1000000000}',
     b'{"command": ["x", "\\ud800"]}', b"PK\3\4", b"\x80\4.",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def intact(tmp_path_factory):
-    """A folder with a run that was stopped, and the same run finished."""
-    folder = tmp_path_factory.mktemp("intact")
-
-    def stop(event):
-        return isinstance(event, Step) and event.step == 12
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(config(), folder / "stopped", progress=stop)
-    fit(config(), folder / "finished")
-    return folder
 
 
 def damage(path: Path, rng: random.Random) -> str:

@@ -88,20 +88,6 @@ def test_a_full_disk_while_a_file_is_written(tmp_path, whole, faults, monkeypatc
     faults("disk full in report and export", 1, 1)
 
 
-def test_a_device_without_space_is_one_line(tmp_path, whole, faults):
-    def fill():
-        (tmp_path / "run/metrics.jsonl").unlink()
-        (tmp_path / "run/metrics.jsonl").symlink_to("/dev/full")
-
-    refused(
-        lambda: fit(config(), tmp_path / "run", progress=at(6, fill)),
-        "cannot be written: No space left on device",
-    )
-    (tmp_path / "run/metrics.jsonl").unlink()
-    assert resume(tmp_path / "run", whole) == 3 * STEPS
-    faults("disk full in training", 1, 1, STEPS)
-
-
 def test_a_directory_that_is_moved_and_moved_back(tmp_path, whole, faults):
     run, away = tmp_path / "run", tmp_path / "away"
     refused(

@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from spikewire.config import Config
 from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write
-from spikewire.runs.rundir import RunDir, next_run_path
+from spikewire.runs import RunDir, claim_run
 
 CPU = torch.device("cpu")
 
@@ -60,14 +61,57 @@ def test_an_empty_directory_is_accepted(tmp_path, config):
     assert RunDir.create(tmp_path, config, CPU).config() == config
 
 
+START = {"place": {"epoch": 0, "batch": 0}}
+TEMPORARY = ".config.toml.0123456789abcdef"
+
+
 def test_the_files_of_a_killed_start_are_overwritten(tmp_path, config):
-    for name in ("env.json", "checkpoint.pt", ".config.toml.4242"):
-        (tmp_path / name).write_text("incomplete")
-    (tmp_path / "metrics.jsonl").write_text("")
-    run = RunDir.create(tmp_path, config, CPU, {"step": 0})
-    assert run.load_checkpoint(config) == {"step": 0}
-    names = {"config.toml", "env.json", "metrics.jsonl", "checkpoint.pt"}
-    assert set(os.listdir(tmp_path)) == names
+    RunDir.create(tmp_path, config, CPU, START)
+    (tmp_path / "config.toml").unlink()
+    (tmp_path / TEMPORARY).write_text("incomplete")
+    run = RunDir.create(tmp_path, config, CPU, START | {"again": 1})
+    assert run.load_checkpoint(config) == START | {"again": 1}
+    assert names(run) == ["checkpoint.pt", "config.toml", "env.json", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoint.pt", "env.json", "metrics.jsonl", ".config.toml.swp", ".checkpoint.pt.best",
+     ".checkpoint.pt.4242", ".env.json.0123456789abcde", ".notes.0123456789abcdef", ".lock"],
+)  # fmt: skip
+def test_a_file_of_another_program_is_neither_vacant_nor_removed(tmp_path, config, name):
+    (tmp_path / name).write_text("precious")
+    (tmp_path / TEMPORARY).write_text("")
+    refused(lambda: RunDir.create(tmp_path, config, CPU, START), "not empty")
+    assert (tmp_path / name).read_text() == "precious"
+    assert (tmp_path / TEMPORARY).exists()
+
+
+@pytest.mark.parametrize("place", [{"epoch": 1, "batch": 0}, {"epoch": 0, "batch": 2}, None, {}])
+def test_a_checkpoint_after_the_first_step_is_not_overwritten(tmp_path, config, place):
+    RunDir.create(tmp_path, config, CPU, {"place": place})
+    (tmp_path / "config.toml").unlink()
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    refused(lambda: RunDir.create(tmp_path, config, CPU, START), "not empty")
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_folder_or_link_with_the_name_of_a_start_is_not_vacant(tmp_path, config):
+    (tmp_path / "mine").write_text("precious")
+    for number, make in enumerate((Path.mkdir, lambda path: path.symlink_to(tmp_path / "mine"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        make(folder / TEMPORARY)
+        refused(lambda folder=folder: RunDir.create(folder, config, CPU, START), "not empty")
+        assert (folder / TEMPORARY).exists()
+
+
+def test_only_names_that_a_run_could_have_made_are_removed(run):
+    kept = [".config.toml.swp", ".checkpoint.pt.best", ".traces.npz.old", ".mine.0123456789abcdef"]
+    for name in (*kept, TEMPORARY, ".model.safetensors.fedcba9876543210"):
+        (run.path / name).write_text("")
+    run.remove_temporary_files()
+    assert [name for name in names(run) if name.startswith(".")] == sorted(kept)
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "model.safetensors", "traces.npz"])
@@ -217,7 +261,13 @@ def test_a_missing_or_damaged_network_is_refused(run):
 
 
 def test_the_next_run_has_the_next_number(tmp_path):
-    assert next_run_path(tmp_path, "digits-gradr").name == "digits-gradr-1"
+    assert claim_run(tmp_path / "runs", "digits-gradr").name == "digits-gradr-1"
     for name in ("digits-gradr-2", "digits-gradr-10", "digits-gradr-x", "digits-gradr"):
-        (tmp_path / name).mkdir()
-    assert next_run_path(tmp_path, "digits-gradr").name == "digits-gradr-11"
+        (tmp_path / "runs" / name).mkdir()
+    assert claim_run(tmp_path / "runs", "digits-gradr").name == "digits-gradr-11"
+
+
+def test_runs_that_start_together_get_directories_of_their_own(tmp_path):
+    with ThreadPoolExecutor(16) as pool:
+        claimed = set(pool.map(lambda _: claim_run(tmp_path, "digits"), range(64)))
+    assert sorted(path.name for path in claimed) == sorted(f"digits-{n}" for n in range(1, 65))

@@ -18,7 +18,8 @@ from spikewire.schedules import RATES, constant, cosine, cubic
 from spikewire.train.build import build_optimizer
 from spikewire.train.build import test_batches as eval_batches
 from spikewire.train.evaluate import evaluate, evaluate_run
-from spikewire.train.loop import Diverged, Epoch, Step, fit, prepare, threads
+from spikewire.train.finite import Diverged
+from spikewire.train.loop import Epoch, Step, fit, prepare, threads
 from spikewire.train.signals import Interrupted, deferred_signals
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING
 
 from spikewire.cli.flags import Parser
-from spikewire.cli.show import download_display, print_table
+from spikewire.cli.show import download_display, first_line, print_table
 from spikewire.config import flag, method_defaults, method_fields
 from spikewire.errors import SpikewireError, unknown
 from spikewire.fields import accepted, show
@@ -46,7 +46,7 @@ def methods(arguments: Sequence[str]) -> None:
 
     rows = []
     for name, method in METHODS.items():
-        rows.append((name, (method.__doc__ or "").splitlines()[0], "", ""))
+        rows.append((name, first_line(method.__doc__), "", ""))
         defaults = method_defaults(name)
         for key, rule in method_fields(name).items():
             default = "required" if defaults[key] is MISSING else show(defaults[key])

@@ -25,6 +25,9 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values given, by name."""
+        for word in arguments:
+            name, _, value = word.partition("=")
+            check(value != "--" or name[:1] != "-", name, value, "a value or a name such as ./--")
         found, rest = self.parse_known_args(arguments)
         for word in rest:
             if word.startswith("-"):
@@ -83,5 +86,6 @@ def number(name: str, text: str) -> float:
 
 def whole(name: str, text: str) -> int:
     """Return the text as a whole number of at least 1."""
-    check(text.isdecimal() and int(text) >= 1, name, text, "a whole number, 1 or more")
+    valid = text.isdecimal() and len(text) < 19 and int(text) >= 1
+    check(valid, name, text, "a whole number, 1 or more")
     return int(text)

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from spikewire.config import Config
@@ -14,8 +14,14 @@ if TYPE_CHECKING:
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr."""
-    print(f"spikewire: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    """Print one line on stderr, as far as there is one: a terminal may have hung up."""
+    with suppress(OSError):
+        print(f"spikewire: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def first_line(text: str | None) -> str:
+    """Return the first line of a docstring, which `python -OO` removes."""
+    return (text or "").partition("\n")[0]
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -62,7 +68,7 @@ def progress_display(config: Config):
 
     from spikewire.train.loop import Step
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     with Progress(*columns) as bar:
         task = bar.add_task(f"epoch 0/{config.epochs}", total=None)
 
@@ -102,7 +108,7 @@ def download_display():
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),

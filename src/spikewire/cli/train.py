@@ -4,7 +4,7 @@ import ctypes
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +32,9 @@ def train(arguments: Sequence[str]) -> None:
     from spikewire.distributed import process_group
 
     keep_memory()
-    with process_group() as ranks, one_output(ranks):
+    with process_group() as ranks, one_output(ranks), ExitStack() as stack:
         given = train_parser().read(arguments)
-        config, out, resume = ranks.broadcast(lambda: plan(given))
+        config, out, resume = ranks.broadcast(lambda: plan(given, stack))
         from spikewire.runs.rundir import RunDir
         from spikewire.train.loop import fit
 
@@ -62,10 +62,13 @@ def keep_memory() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest it allows
 
 
-def plan(given: dict[str, Any]) -> tuple[Config, str | Path, bool]:
-    """Return what to train, where to keep it, and whether to resume the run there."""
+def plan(given: dict[str, Any], stack: ExitStack) -> tuple[Config, str | Path, bool]:
+    """Return what to train, where to keep it, and whether to resume the run there.
+
+    A directory that was named here is removed again by `stack` if no run was started in it.
+    """
     from spikewire import distributed as ranks
-    from spikewire.runs.rundir import RunDir, next_run_path
+    from spikewire.runs import RunDir, claim_run
 
     preset, file, out, resume = (
         given.pop(key, None) for key in ("preset", "config", "out", "resume")
@@ -79,7 +82,15 @@ def plan(given: dict[str, Any]) -> tuple[Config, str | Path, bool]:
     if out:
         return config, out, ranks.restart_count() > 0 and RunDir(out).started
     check(ranks.max_restarts() == 0, "--out", out, "given, so that a restart finds its checkpoint")
-    return config, next_run_path("runs", f"{config.dataset}-{config.method}"), False
+    claimed = claim_run("runs", f"{config.dataset}-{config.method}")
+    stack.callback(remove_unused, claimed)
+    return config, claimed, False
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove a directory in which nothing was written."""
+    with suppress(OSError):  # it is not empty
+        folder.rmdir()
 
 
 @contextmanager

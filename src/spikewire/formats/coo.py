@@ -8,6 +8,7 @@ spikes. Where currents are pooled before the neurons, `post` numbers the positio
 """
 
 import json
+import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikewire.errors import check
-from spikewire.files import atomic_write, io_errors
+from spikewire.files import atomic_folder, atomic_write, io_errors, make_folder
 from spikewire.formats.network import Geometry, Network, Stage
 
 FIELDS: dict[str, Any] = {"pre": "<u4", "post": "<u4", "weight": "<f4", "delay": "<u2"}
@@ -29,7 +30,7 @@ def write(network: Network, folder: str | Path) -> int:
     """Write ``network.json`` and one NPZ file per layer into a new folder.
 
     Each NPZ file has the arrays `pre` and `post` (uint32), `weight` (float32) and `delay` (uint16,
-    always 0), with one entry per synapse. ``network.json`` is written last.
+    always 0), with one entry per synapse. The folder appears under its name once it is complete.
 
     Args:
         network: The network to write.
@@ -45,18 +46,20 @@ def write(network: Network, folder: str | Path) -> int:
         >>> coo.write(trace_model(model), "connections")
     """
     folder = Path(folder)
-    check(not folder.exists(), "folder", str(folder), "a new one")
+    check(not os.path.lexists(folder), "folder", str(folder), "a new one")
     layers = []
     with io_errors(folder):
-        folder.mkdir(parents=True)
-        for number, (stage, geometry) in enumerate(
-            zip(network.stages, network.geometry, strict=True)
-        ):
-            name, count = f"{number}-{stage.name}.npz", count_synapses(stage, geometry)
-            _write_npz(folder / name, stage, geometry, count)
-            layers.append(_describe_layer(network, number, name, count))
-        with atomic_write(folder / "network.json") as file:
-            file.write(_make_header(network, layers).encode())
+        if not folder.parent.is_dir():
+            make_folder(folder.parent)
+        with atomic_folder(folder) as temporary:
+            for number, (stage, geometry) in enumerate(
+                zip(network.stages, network.geometry, strict=True)
+            ):
+                name, count = f"{number}-{stage.name}.npz", count_synapses(stage, geometry)
+                _write_npz(temporary / name, stage, geometry, count)
+                layers.append(_describe_layer(network, number, name, count))
+            with atomic_write(temporary / "network.json") as file:
+                file.write(_make_header(network, layers).encode())
     return sum(layer["synapses"] for layer in layers)
 
 

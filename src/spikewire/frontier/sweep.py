@@ -11,10 +11,10 @@ from pathlib import Path
 
 from spikewire.config import Config, flag, method_fields, resolve, settings
 from spikewire.errors import SpikewireError
-from spikewire.files import io_errors
+from spikewire.files import io_errors, make_folder, require_plain
 from spikewire.frontier.engines import Engine, Task
 from spikewire.frontier.jobs import Job
-from spikewire.frontier.outcomes import Outcome, read_outcome, save_outcomes
+from spikewire.frontier.outcomes import FRONTIER, Outcome, read_outcome, save_outcomes
 from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
 
@@ -93,7 +93,9 @@ def run(
         >>> points(run(tasks, Path("runs/frontier"), Local(jobs=2)))
     """
     with io_errors(out):
-        (out / LOGS).mkdir(parents=True, exist_ok=True)
+        make_folder(out / LOGS)
+        for path in (out / FRONTIER, *(task.run for task in tasks.values())):
+            require_plain(path)
     outcomes: dict[Job, Outcome] = {}
     job_of = {task: job for job, task in tasks.items()}
 

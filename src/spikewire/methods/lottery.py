@@ -83,6 +83,8 @@ class Lottery(Masked):
 
     def restart_(self, pruner: Pruner) -> None:
         """Restore the copy, and clear the optimizers' state."""
+        if not pruner.memory:
+            raise SpikewireError("rewind: the saved state has no copy of the weights to rewind to")
         for name, value in _tensors(pruner).items():
             value.copy_(pruner.memory[name])
         for optimizer in pruner.optimizers:

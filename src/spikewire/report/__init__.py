@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spikewire.errors import unknown
-from spikewire.files import atomic_write, io_errors
+from spikewire.files import atomic_write, io_errors, make_folder
 from spikewire.report import markdown, page
 from spikewire.report.figures import FIGURES, plot_all
 from spikewire.report.frontier import plot_frontier
@@ -88,10 +88,11 @@ def save_figures(plots: Iterable[Plot], out: str | Path) -> list[Path]:
     folder = Path(out)
     written = []
     with io_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for plot in plots:
             for theme, suffix in ((LIGHT, ""), (DARK, "-dark")):
                 for kind in ("svg", "png"):
-                    (folder / f"{plot.key}{suffix}.{kind}").write_bytes(render(plot, theme, kind))
+                    with atomic_write(folder / f"{plot.key}{suffix}.{kind}") as file:
+                        file.write(render(plot, theme, kind))
             written.append(folder / f"{plot.key}.svg")
     return written

@@ -49,6 +49,19 @@ def load_checkpoint(path: Path, config: Config, hint: str = "") -> dict[str, Any
     Raises:
         SpikewireError: If the file is damaged, is not a checkpoint or belongs to other settings.
     """
+    content = read_checkpoint(path, hint)
+    try:
+        differing = config.differences(content["config"])
+    except Exception as error:  # values of any type: a comparison with a tensor fails
+        raise damaged(path, error, hint) from None
+    if differing:
+        names = ", ".join(differing)
+        raise SpikewireError(f"{path}: was written by another config; differs: {names}")
+    return content["state"]
+
+
+def read_checkpoint(path: Path, hint: str = "") -> dict[str, Any]:
+    """Return the whole content of a checkpoint, of whatever settings, as `load_checkpoint` does."""
     try:
         content = _read(path)
     except Exception as error:  # a damaged file fails anywhere inside zipfile, pickle or torch
@@ -56,10 +69,7 @@ def load_checkpoint(path: Path, config: Config, hint: str = "") -> dict[str, Any
     valid = isinstance(content, dict) and content.get("format") == FORMAT
     if not valid or not all(isinstance(content.get(key), dict) for key in ("config", "state")):
         raise SpikewireError(f"{path}: is not a {FORMAT!r} file")
-    if differing := config.differences(content["config"]):
-        names = ", ".join(differing)
-        raise SpikewireError(f"{path}: was written by another config; differs: {names}")
-    return content["state"]
+    return content
 
 
 def _read(path: Path) -> Any:

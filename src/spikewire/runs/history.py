@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from spikewire.errors import SpikewireError
-from spikewire.files import atomic_write, io_errors
+from spikewire.files import atomic_write, io_errors, open_append
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Append the line of one epoch and sync it to disk; numbers that are not finite become null."""
     line = json.dumps(_replace_nonfinite(row), allow_nan=False) + "\n"
-    with io_errors(path.parent), path.open("ab") as file:
+    with io_errors(path.parent), open_append(path) as file:
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())

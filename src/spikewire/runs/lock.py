@@ -15,9 +15,9 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from spikewire.errors import SpikewireError
-from spikewire.files import io_errors
+from spikewire.files import NOFOLLOW, io_errors
+from spikewire.runs.names import LOCK
 
-LOCK = ".lock"
 POLL_INTERVAL = 0.1  # seconds between two attempts
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -57,6 +57,29 @@ def locked(folder: Path, work: str, patience: float = 0.0) -> Iterator[None]:
         lock.release()
 
 
+def holder(folder: Path) -> str | None:
+    """Return who holds the lock of a directory, in brackets; None if nobody does.
+
+    Nothing is changed there, not even the lock file.
+    """
+    path = folder / LOCK
+    try:
+        import fcntl  # not on Windows
+
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(path)
+    except OSError:  # no locks in the file system
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _acquire(lock: BaseFileLock, path: Path, patience: float) -> bool:
     """Return whether the lock was acquired; without locks in the file system warn, return True."""
     with io_errors(path.parent):
@@ -74,7 +97,7 @@ def _acquire(lock: BaseFileLock, path: Path, patience: float) -> bool:
 
 def _write(path: Path, holder: str) -> None:
     """Write into the lock file who holds it; where that is not possible, it is held anyway."""
-    flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_WRONLY | os.O_TRUNC | NOFOLLOW
     with suppress(OSError):  # a full disk, or a directory that is gone
         descriptor = os.open(path, flags)
         try:

@@ -1,4 +1,4 @@
-"""The run directory. Only this file knows the names of the files in it.
+"""The run directory: what is written there, and how it is read.
 
 A file is complete or absent: it is written under a temporary name, synced and renamed. Reading
 the files executes nothing.
@@ -6,6 +6,7 @@ the files executes nothing.
 
 import io
 import json
+import secrets
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,18 +18,27 @@ from torch import Tensor
 
 from spikewire.config import Config, resolve
 from spikewire.errors import SpikewireError
-from spikewire.files import atomic_write, damaged, io_errors
+from spikewire.files import atomic_write, damaged, io_errors, make_folder, require_plain
 from spikewire.runs.checkpoint import load_checkpoint, save_checkpoint
 from spikewire.runs.environment import collect_environment, recorded_threads
 from spikewire.runs.history import append_row, read_rows, write_rows
-from spikewire.runs.lock import LOCK
+from spikewire.runs.lock import holder
+from spikewire.runs.names import (
+    CHECKPOINT,
+    CONFIG,
+    ENV,
+    METRICS,
+    MODEL,
+    PREVIOUS,
+    TENSORBOARD,
+    TRACES,
+    WRITTEN,
+)
+from spikewire.runs.vacancy import is_vacant, remove_start, temporary_files
 from spikewire.runs.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
-
-CONFIG, ENV, METRICS, TRACES = "config.toml", "env.json", "metrics.jsonl", "traces.npz"
-CHECKPOINT, PREVIOUS, MODEL = "checkpoint.pt", "checkpoint.prev.pt", "model.safetensors"
 
 
 class RunDir:
@@ -61,8 +71,8 @@ class RunDir:
     ) -> "RunDir":
         """Make the directory and write what runs, and where.
 
-        The config is written last: a directory with a config can be resumed, and what a start
-        left that was killed before is overwritten.
+        The checkpoint is written first and the config last: a directory with a config can be
+        resumed, and what a start left that was killed before is overwritten.
 
         Args:
             path: The directory; it must be new or empty.
@@ -78,14 +88,12 @@ class RunDir:
         """
         run = cls.make_directory(path, config)
         with io_errors(run.path):
-            for entry in run.path.iterdir():
-                if entry.name != LOCK:
-                    entry.unlink()
+            remove_start(run.path)
+            if state is not None:
+                run.save_checkpoint(config, state)
             environment = collect_environment(config, device)
             run._write(ENV, json.dumps(environment, indent=2).encode() + b"\n")
             run._write(METRICS, b"")
-            if state is not None:
-                run.save_checkpoint(config, state)
             run._write(CONFIG, config.to_toml().encode())
         return run
 
@@ -110,21 +118,15 @@ class RunDir:
                 "tensorboard: not installed; run `pip install 'spikewire[tensorboard]'`"
             )
         with io_errors(run.path):
-            if run.path.exists() and not run._unused():
+            if not run.path.exists():
+                make_folder(run.path)
+            if not is_vacant(run.path):
+                if (who := holder(run.path)) is not None:
+                    raise SpikewireError(f"{path}: another training is running there{who}")
                 raise SpikewireError(
                     f"{path}: exists and is not empty; choose another, or --resume it"
                 )
-            run.path.mkdir(parents=True, exist_ok=True)
         return run
-
-    def _unused(self) -> bool:
-        """Return whether the directory holds nothing but the files of an unfinished start."""
-        early = (ENV, METRICS, CHECKPOINT, LOCK)
-        return self.path.is_dir() and all(
-            (entry.name in early or _is_temporary(entry))
-            and not (entry.name == METRICS and entry.stat().st_size)
-            for entry in self.path.iterdir()
-        )
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDir":
@@ -156,8 +158,18 @@ class RunDir:
 
     def remove_temporary_files(self) -> None:
         """Remove incomplete files of a process that was killed."""
-        for entry in filter(_is_temporary, self.path.iterdir()):
-            entry.unlink(missing_ok=True)
+        with io_errors(self.path):
+            for entry in temporary_files(self.path):
+                entry.unlink(missing_ok=True)
+
+    def require_plain_files(self) -> None:
+        """Raise if a file that the run writes is a symbolic link or a special file.
+
+        Raises:
+            SpikewireError: If there is one.
+        """
+        for name in (*WRITTEN, PREVIOUS, TENSORBOARD):
+            require_plain(self.path / name)
 
     # ------------------------------------------------------------------ settings
 
@@ -255,7 +267,9 @@ class RunDir:
         """Return a TensorBoard writer to the directory ``tensorboard``."""
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        return SummaryWriter(self.path / "tensorboard")
+        folder = self.path / TENSORBOARD
+        require_plain(folder)
+        return SummaryWriter(folder, filename_suffix=f".{secrets.token_hex(8)}")  # no planted link
 
     # ------------------------------------------------------------------ checkpoint and network
 
@@ -322,27 +336,3 @@ class RunDir:
     def _write(self, name: str, content: bytes) -> None:
         with io_errors(self.path), atomic_write(self.path / name) as file:
             file.write(content)
-
-
-def next_run_path(root: str | Path, stem: str) -> Path:
-    """Return ``root/stem-n``, where n is one more than the highest number in use.
-
-    Args:
-        root: The directory of the runs.
-        stem: The name of the run without its number.
-
-    Returns:
-        The path; nothing is created.
-
-    Example:
-        >>> next_run_path("runs", "digits-gradr")
-        PosixPath('runs/digits-gradr-1')
-    """
-    endings = [path.name.removeprefix(f"{stem}-") for path in Path(root).glob(f"{stem}-*")]
-    return Path(root) / f"{stem}-{max((int(n) for n in endings if n.isdecimal()), default=0) + 1}"
-
-
-def _is_temporary(path: Path) -> bool:
-    """Return whether `atomic_write` gave this name to an incomplete file of a run."""
-    names = (CONFIG, ENV, METRICS, TRACES, CHECKPOINT, MODEL)
-    return path.name.startswith(tuple(f".{name}." for name in names))

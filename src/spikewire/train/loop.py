@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from spikewire.config import Config
 from spikewire.data import Dataset
 from spikewire.distributed import process_group
-from spikewire.errors import TrainingFailed
 from spikewire.pruning.masks import connectivity, layer_rows, totals
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import autocast
 from spikewire.train.evaluate import evaluate
+from spikewire.train.finite import require_finite
 from spikewire.train.resume import load_traces, open_run
 from spikewire.train.signals import Interrupted, Received, deferred_signals
 from spikewire.train.step import Position, Training, prepare
@@ -29,10 +29,6 @@ LOOK_EVERY = {"cpu": 1, "cuda": 50}  # steps between looks at the loss; on a GPU
 COMPARE_EVERY = 64  # steps between checks that all ranks hold the same bits
 
 Row = dict[str, Any]
-
-
-class Diverged(TrainingFailed):
-    """Training failed: loss or weights are not finite any more."""
 
 
 @dataclass(frozen=True)
@@ -106,35 +102,40 @@ def fit(
     Raises:
         SpikewireError: if settings, data or run directory cannot be used.
         TrainingFailed: if loss or weights are not finite any more.
-        Interrupted: after SIGINT, SIGTERM or a stop by `progress`; the state is saved.
+        Interrupted: after SIGINT, SIGTERM, SIGHUP or a stop by `progress`; the state is saved.
 
     Example:
         >>> result = spikewire.fit(spikewire.resolve("digits", flags={"epochs": "3"}), "runs/first")
         >>> result.accuracy, result.connectivity
     """
-    with process_group() as ranks, fastest_convolutions():
+    with process_group() as ranks, fastest_convolutions(), deferred_signals() as received:
         count = config.threads
         if resume and run:
             count = ranks.broadcast(lambda: RunDir.open(run).thread_count(config.threads))
         with threads(count):
             training = prepare(config, data, fresh=not resume, ranks=ranks)
+            if ranks.alone and received.first is not None:
+                raise Interrupted(received.first)  # before anything is written
             with open_run(training, run, resume) as folder:
-                return train(training, folder, progress)
+                return train(training, folder, progress, received)
 
 
-def train(training: Training, folder: RunDir | None, progress: Progress) -> Result:
+def train(
+    training: Training, folder: RunDir | None, progress: Progress, received: Received
+) -> Result:
     """Train the epochs that are left; keep everything in `folder` if there is one."""
     config = training.config
     history = folder.history() if folder else []
     telemetry = Telemetry(config.trace_every, config.epochs, load_traces(training, folder))
     board = folder if config.tensorboard else None
-    with deferred_signals() as received, tensorboard(board) as log:
+    with tensorboard(board) as log:
         training.require_equal_ranks()
         while True:
             if train_epoch(training, progress, received):
                 stop(training, folder, received)
             last = training.position.epoch + 1 == config.epochs
             row, masks = end_epoch(training, telemetry, last)
+            require_finite(training)  # again: finish() and the mean of the weights change them
             history.append(row)
             save_row(folder, row, telemetry)
             log(row)
@@ -252,22 +253,6 @@ def save_checkpoint(training: Training, folder: RunDir | None) -> None:
     state = training.state_dict()
     if folder:
         folder.save_checkpoint(training.config, state)
-
-
-def require_finite(training: Training) -> None:
-    """Check loss and weights; spikes are bounded, so the loss alone does not show a failure.
-
-    Raises:
-        Diverged: if one of them is infinite or NaN.
-    """
-    lost = "loss" if not math.isfinite(training.position.loss_sum) else ""
-    for name, parameter in training.model.named_parameters():
-        lost = lost or ("" if bool(parameter.isfinite().all()) else name)
-    if lost:
-        raise Diverged(
-            f"{lost} is not finite at step {training.steps} of {training.total_steps}; "
-            f"try a lower lr than {training.config.lr:g}; the last good checkpoint is kept"
-        )
 
 
 @contextmanager

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from spikewire.config import Config
-from spikewire.errors import SpikewireError, check
+from spikewire.errors import AlreadyFinished, SpikewireError, check
 from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces
+from spikewire.train.finite import require_finite
 from spikewire.train.step import Training
+from spikewire.train.verify import verified_state
 
 
 @contextmanager
@@ -32,6 +34,7 @@ def open_run(training: Training, run: str | Path | None, resume: bool) -> Iterat
         yield None
         return
     config, ranks = training.config, training.ranks
+    require_finite(training)
     fresh = None if resume else training.state_dict()  # all ranks contribute to it
     with ExitStack() as stack:
 
@@ -54,28 +57,22 @@ def open_run(training: Training, run: str | Path | None, resume: bool) -> Iterat
 
 def saved_state(folder: RunDir, config: Config) -> dict[str, Any]:
     """Return the state to resume from."""
+    folder.require_plain_files()
     folder.remove_temporary_files()
     if folder.finished:
-        raise SpikewireError(f"{folder.path}: has already finished; there is nothing to resume")
+        raise AlreadyFinished(f"{folder.path}: has already finished; there is nothing to resume")
     return folder.load_checkpoint(config)
 
 
 def load_state_(training: Training, saved: dict[str, Any], folder: RunDir) -> None:
     """Load a state that such a run has saved."""
     try:
-        training.load_state_dict(saved)
-        epoch, batch = training.position.epoch, training.position.batch
-        fits = 0 <= epoch < training.config.epochs and 0 <= batch <= len(training.train)
-    except SpikewireError:
-        raise
-    except Exception as error:  # a state of another program fails anywhere inside torch
-        raise _foreign(folder) from error
-    if not fits:
-        raise _foreign(folder)
-
-
-def _foreign(folder: RunDir) -> SpikewireError:
-    return SpikewireError(f"{folder.path}: its checkpoint is of another kind of run")
+        training.load_state_dict(verified_state(training, saved))
+    except SpikewireError as error:
+        raise SpikewireError(f"{folder.path}: its checkpoint cannot be loaded: {error}") from None
+    except Exception as error:  # what is left of a foreign state fails anywhere inside torch
+        reason = "its checkpoint is of another kind of run"
+        raise SpikewireError(f"{folder.path}: {reason}") from error
 
 
 def load_traces(training: Training, folder: RunDir | None) -> Traces:

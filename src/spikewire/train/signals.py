@@ -1,4 +1,4 @@
-"""Signals: Ctrl-C and SIGTERM wait for the end of a step."""
+"""Signals: Ctrl-C, SIGTERM and SIGHUP wait for the end of a step."""
 
 import signal
 import threading
@@ -42,12 +42,18 @@ class Received:
 
 @contextmanager
 def deferred_signals() -> Iterator[Received]:
-    """Record SIGINT and SIGTERM instead of acting on them; outside the main thread do nothing."""
+    """Record SIGINT, SIGTERM and SIGHUP instead of acting on them.
+
+    Outside the main thread nothing is done. A SIGHUP that `nohup` ignores stays ignored.
+    """
     received = Received()
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
     before = {number: signal.signal(number, received.add) for number in numbers}
     try:
         yield received

@@ -26,8 +26,8 @@ class Task:
     def command(self) -> list[str]:
         """Return the arguments of `spikewire` that start the training, or resume it."""
         if RunDir(self.run).started:
-            return ["train", "--resume", str(self.run)]
-        return ["train", "--out", str(self.run), *self.arguments()]
+            return ["train", *words_of({"resume": str(self.run)})]
+        return ["train", *words_of({"out": str(self.run)}), *self.arguments()]
 
     def arguments(self) -> list[str]:
         """Return the settings as command line arguments."""

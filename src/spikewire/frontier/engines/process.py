@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from threading import Event
 
-from spikewire.files import io_errors
+from spikewire.files import io_errors, open_append
 from spikewire.frontier.engines import Task
 from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
@@ -41,7 +41,7 @@ def train(task: Task, stopped: Event, environment: Mapping[str, str] | None = No
             pass  # a training whose parent was killed has saved by now
     if RunDir(task.run).finished:
         return None
-    with io_errors(task.log), task.log.open("ab") as log:
+    with io_errors(task.log), open_append(task.log) as log:
         begin = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "spikewire.cli.worker", str(os.getpid()), *task.command()],

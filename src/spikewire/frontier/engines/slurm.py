@@ -24,9 +24,13 @@ case $SLURM_ARRAY_TASK_ID in
 {cases}
 *) echo "no such task: $SLURM_ARRAY_TASK_ID" >&2; exit 2 ;;
 esac
-mkdir -p -- "$(dirname -- "$log")"
+logs=$(dirname -- "$log")
+mkdir -p -- "$logs"
+for path in "$logs" "$log" "$run"; do
+  if [ -L "$path" ]; then echo "$path: is a symbolic link" >&2; exit 2; fi
+done
 if [ -e "$run"/{model} ]; then exit; fi
-if [ -e "$run"/{config} ]; then args=(--resume "$run"); else args+=(--out "$run"); fi
+if [ -e "$run"/{config} ]; then args=("--resume=$run"); else args+=("--out=$run"); fi
 exec {python} -m spikewire train "${{args[@]}}" >>"$log" 2>&1
 """
 
@@ -66,10 +70,16 @@ class Slurm:
             A bash script.
 
         Raises:
-            SpikewireError: If there are no tasks.
+            SpikewireError: If there are no tasks, or if a name or setting has a character that
+                cannot be printed, such as a new line.
         """
         if not tasks:
             raise SpikewireError("nothing is left to do")
+        words = [collect, str(Path.cwd()), sys.executable]
+        for task in tasks:
+            words += [str(task.run), str(task.log), *task.arguments()]
+        for word in words:
+            check(word.isprintable(), "--engine slurm", word, "used with printable names only")
         return SCRIPT.format(
             last=len(tasks) - 1,
             resources="\n".join(self._resources()),
