@@ -24,6 +24,7 @@ SIGNED = ("gradr", "deepr", "softdeepr")  # methods in which a synapse with θ <
 RIDGES = 9  # epochs shown in the figure of θ
 RATE_PANELS = 6  # runs shown in the figure of firing rates
 PARAMETER_BINS = 60
+MAX_PARAMETERS = 24  # panels of the figure of parameters
 
 
 def shown_run(runs: Sequence[Run]) -> Run | None:
@@ -53,6 +54,8 @@ def plot_theta(runs: Sequence[Run]) -> Plot | None:
     if run is None or run.traces is None or not run.last.get("layers"):
         return None
     traces, layer = run.traces, shown_layer(run)
+    if layer not in traces.layers or not traces.epochs:
+        return None
     signed = run.config is not None and run.config.method in SIGNED
     picks = sorted({round(i) for i in np.linspace(0, len(traces.epochs) - 1, RIDGES)})
 
@@ -156,6 +159,7 @@ def _draw_turnover(axes: Axes, run: Run, layer: str) -> None:
 def plot_firing(runs: Sequence[Run]) -> Plot | None:
     """Plot the distribution of firing rates at several connectivities (figure 7 of the paper)."""
     good = [run for run in usable(runs) if run.traces and run.traces.rates and run.traces.neurons]
+    good = [run for run in good if _late_rates(run)[1].any()]
     shown = spread(good, RATE_PANELS)
     if not shown:
         return None
@@ -213,11 +217,9 @@ def plot_parameters(runs: Sequence[Run]) -> Plot | None:
     dense = [r for r in usable(runs) if r.config and r.config.method == "dense" and r.finished]
     if not dense:
         return None
-    try:
-        weights, _ = RunDir(dense[0].path).load_model()
-    except SpikewireError:
+    shown = next(filter(None, map(_parameters, dense)), None)
+    if shown is None:
         return None
-    shown = {n: w.float().flatten().numpy() for n, w in weights.items() if w.numel() > 1}
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
 
@@ -237,6 +239,21 @@ def plot_parameters(runs: Sequence[Run]) -> Plot | None:
     )
     size = (5.4, 1.5 * rows + 0.4)
     return Plot("parameters", "Parameters of a dense network", caption, draw, data, size)
+
+
+def _parameters(run: Run) -> dict[str, np.ndarray]:
+    """Return the parameters of a network that can be drawn, by name."""
+    try:
+        weights, _ = RunDir(run.path).load_model()
+    except SpikewireError:
+        return {}
+    floats = {
+        name: weight.double().flatten().numpy()
+        for name, weight in weights.items()
+        if weight.is_floating_point() and weight.numel() > 1 and name.isprintable()
+    }
+    drawable = {n: x for n, x in floats.items() if np.isfinite(x).all() and np.abs(x).max() < 1e30}
+    return dict(list(drawable.items())[:MAX_PARAMETERS])
 
 
 def _parameter_data(name: str, values: np.ndarray) -> dict:

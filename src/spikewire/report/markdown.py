@@ -41,6 +41,7 @@ def _escape(text: str) -> str:
 
 
 def _code_span(text: str) -> str:
-    """Return a code span; its fence is longer than any sequence of backquotes inside."""
+    """Return a code span on one line, with a fence longer than any backquotes inside."""
+    text = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

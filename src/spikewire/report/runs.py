@@ -1,16 +1,18 @@
 """Runs as the report reads them: a damaged run is listed with its problem, the others are read."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from spikewire.config import Config, settings
 from spikewire.errors import SpikewireError
 from spikewire.runs.environment import read_environment
-from spikewire.runs.rundir import CONFIG, ENV, METRICS, RunDir
+from spikewire.runs.names import CONFIG, ENV, METRICS, TRACES
+from spikewire.runs.rows import check_rows, problem_of
+from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces
 
 SEARCH_DEPTH = 3  # levels of folders below a given path in which runs are searched
@@ -26,6 +28,7 @@ class Run:
         config: The settings; None if they cannot be read.
         env: Versions, machine and command, from ``env.json``.
         history: One row of metrics per epoch.
+        traces: Distributions over training; None if there are none, or if they cannot be read.
         finished: Whether the trained network was written.
         problem: Why parts of the run are missing, in one line; empty if none is.
     """
@@ -34,6 +37,7 @@ class Run:
     config: Config | None = None
     env: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    traces: Traces | None = None
     finished: bool = False
     problem: str = ""
 
@@ -45,7 +49,8 @@ class Run:
     @property
     def last(self) -> dict[str, Any]:
         """Metrics of the last epoch, with the accuracy of the last epoch that was tested."""
-        tested = (row["accuracy"] for row in reversed(self.history) if row["accuracy"] is not None)
+        rows = (row.get("accuracy") for row in reversed(self.history))
+        tested = (accuracy for accuracy in rows if accuracy is not None)
         return {**self.history[-1], "accuracy": next(tested, None)} if self.history else {}
 
     @property
@@ -70,15 +75,6 @@ class Run:
     def usable(self) -> bool:
         """Whether the run can be drawn: its settings are readable and it has been tested."""
         return self.config is not None and self.last.get("accuracy") is not None
-
-    @cached_property
-    def traces(self) -> Traces | None:
-        """Distributions over training, read on first use; None if missing or damaged."""
-        try:
-            arrays = RunDir(self.path).load_traces()
-            return Traces.of(arrays) if arrays else None
-        except (SpikewireError, KeyError, ValueError):
-            return None
 
     @property
     def setting(self) -> str:
@@ -134,33 +130,32 @@ def load(path: str | Path) -> Run:
         >>> run = load("runs/digits-1")
         >>> run.state, run.last["accuracy"]
     """
-    run = Run(Path(path))
-    problems = []
-    try:
+    run, folder, problems = Run(Path(path)), RunDir(path), []
+    with _noted(problems):
         run.config = RunDir.open(run.path).config()
-    except SpikewireError as error:
-        problems.append(str(error))
-    try:
-        run.history = [row for row in RunDir(run.path).history() if _is_complete(row)]
-    except (SpikewireError, OSError) as error:
-        problems.append(str(error))
-    try:
+    with _noted(problems):
+        rows = folder.history()
+        run.history = [row for row in rows if not problem_of(row)]
+        check_rows(rows)
+    with _noted(problems):
         run.env = read_environment(run.path / ENV)
-    except SpikewireError as error:
-        problems.append(str(error))
-    run.finished = RunDir(run.path).finished
+    with _noted(problems):
+        arrays = folder.load_traces()
+        run.traces = Traces.of(arrays) if arrays is not None else None
+    run.finished = folder.finished
     run.problem = "; ".join(problems)
     return run
 
 
-def _is_complete(row: Any) -> bool:
-    """Return whether a row has every metric the report needs."""
-    needed = ("epoch", "connectivity", "seconds")
-    return (
-        isinstance(row, dict)
-        and all(isinstance(row.get(key), int | float) for key in needed)
-        and isinstance(row.get("accuracy", ""), int | float | None)
-    )
+@contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """Note in one line what prevents a part of a run from being read."""
+    try:
+        yield
+    except (SpikewireError, OSError) as error:
+        problems.append(str(error))
+    except ValueError as error:
+        problems.append(f"{TRACES}: is damaged ({error})")
 
 
 def find(paths: Iterable[str | Path]) -> list[Run]:

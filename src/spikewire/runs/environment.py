@@ -63,8 +63,8 @@ def recorded_threads(path: Path) -> int | None:
         SpikewireError: If the file is damaged.
     """
     try:
-        threads = int(json.loads(path.read_bytes())["threads"])
-        check(1 <= threads <= 1024, "threads", threads, "1 to 1024")
+        threads = json.loads(path.read_bytes())["threads"]
+        check(type(threads) is int and 1 <= threads <= 1024, "threads", threads, "1 to 1024")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, SpikewireError) as error:

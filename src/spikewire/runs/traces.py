@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 BINS, RATE_BINS = 60, 50
+LARGEST = 1e30  # of a bin's edge
+NAME_LENGTH = 200
 
 
 @dataclass
@@ -27,7 +29,12 @@ class Traces:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> "Traces":
-        """Return traces from `arrays`."""
+        """Return traces from `arrays`.
+
+        Raises:
+            ValueError: If an array is missing, or has a shape or values that no run writes.
+        """
+        _check(arrays)
         names = {key: [str(name) for name in arrays[key]] for key in ("layers", "neurons")}
         rest = {key: list(arrays[key]) for key in vars(cls()) if key not in names}
         return cls(**names, **{**rest, "epochs": [int(epoch) for epoch in arrays["epochs"]]})
@@ -42,3 +49,36 @@ class Traces:
 def rate_edges() -> Sequence[float]:
     """Return the edges of the bins of `Traces.rates`."""
     return np.linspace(0, 1, RATE_BINS + 1).tolist()
+
+
+def _check(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise unless all arrays have the shapes, types and ranges of a run's traces."""
+    for key in vars(Traces()):
+        if key not in arrays:
+            raise ValueError(f"no {key}")
+    names = [*arrays["layers"].ravel().tolist(), *arrays["neurons"].ravel().tolist()]
+    if not all(isinstance(x, str) and x.isprintable() and len(x) <= NAME_LENGTH for x in names):
+        raise ValueError("a name is not printable")
+    epochs, layers, neurons = (arrays[key].size for key in ("epochs", "layers", "neurons"))
+    shapes = {"layers": (layers,), "neurons": (neurons,), "epochs": (epochs,)}
+    for key in ("theta", "weight"):
+        shapes |= {key: (epochs, layers, BINS), f"{key}_range": (epochs, layers, 2)}
+    shapes["rates"] = (epochs, neurons, RATE_BINS)
+    for key, shape in shapes.items():
+        if arrays[key].shape != shape:
+            raise ValueError(f"{key} has shape {arrays[key].shape}, not {shape}")
+    for key in shapes.keys() - {"layers", "neurons"}:
+        _check_numbers(key, arrays[key], at_least=-LARGEST if key.endswith("range") else 0)
+    if (np.diff(arrays["epochs"].astype(np.int64)) <= 0).any():
+        raise ValueError("epochs do not increase")
+    if any((np.diff(arrays[key]) < 0).any() for key in ("theta_range", "weight_range")):
+        raise ValueError("a range ends before it begins")
+
+
+def _check_numbers(key: str, values: np.ndarray, at_least: float) -> None:
+    kinds = "f" if key.endswith("range") else "iu"
+    if values.dtype.kind not in kinds or not values.dtype.isnative:
+        raise ValueError(f"{key} has dtype {values.dtype}")
+    largest = 1e9 if key == "epochs" else LARGEST
+    if values.size and not (at_least <= values.min() and values.max() <= largest):
+        raise ValueError(f"{key} is not in its range")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spikewire.data import Batches
 from spikewire.distributed import ALONE, Ranks
+from spikewire.errors import SpikewireError
 from spikewire.nn.losses import LOSSES, count_correct
 from spikewire.pruning.masks import connectivity, layer_rows
 from spikewire.runs.rundir import RunDir
@@ -77,6 +78,8 @@ def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Sco
 
     with autocast(config, device):
         accuracy, mean_loss = evaluate(model, test_batches(config, data, device), loss)
+    if not masks:
+        raise SpikewireError(f"{run}: its network has no masks")
     layers = layer_rows(masks, model.state_dict())
     nonzero = sum(row["nonzero"] for row in layers) / sum(row["total"] for row in layers)
     return Score(accuracy, mean_loss, connectivity(masks), nonzero, layers)

@@ -20,7 +20,7 @@ from spikewire.runs.rundir import RunDir
 from spikewire.train.build import autocast
 from spikewire.train.evaluate import evaluate
 from spikewire.train.finite import require_finite
-from spikewire.train.resume import load_traces, open_run
+from spikewire.train.resume import load_history, load_traces, open_run
 from spikewire.train.signals import Interrupted, Received, deferred_signals
 from spikewire.train.step import Position, Training, prepare
 from spikewire.train.telemetry import Telemetry, tensorboard
@@ -125,7 +125,7 @@ def train(
 ) -> Result:
     """Train the epochs that are left; keep everything in `folder` if there is one."""
     config = training.config
-    history = folder.history() if folder else []
+    history = load_history(folder)
     telemetry = Telemetry(config.trace_every, config.epochs, load_traces(training, folder))
     board = folder if config.tensorboard else None
     with tensorboard(board) as log:

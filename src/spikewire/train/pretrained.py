@@ -37,10 +37,13 @@ def load_trained(
 def load_weights_(model: nn.Module, run: str | Path) -> dict[str, Tensor]:
     """Load the weights and buffers of a finished run into `model`; return its masks."""
     weights, masks = RunDir.open(run).load_model()
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError:
-        raise SpikewireError(f"{run}: its weights do not fit the network") from None
+    own = model.state_dict()
+    kinds = {name: (x.shape, x.dtype) for name, x in own.items()}
+    if kinds != {name: (x.shape, x.dtype) for name, x in weights.items()}:
+        raise SpikewireError(f"{run}: its weights do not fit the network")
+    if any(name not in own or own[name].shape != mask.shape for name, mask in masks.items()):
+        raise SpikewireError(f"{run}: its masks do not fit the network")
+    model.load_state_dict(weights)
     return masks
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from spikewire.config import Config
 from spikewire.errors import AlreadyFinished, SpikewireError, check
 from spikewire.runs.lock import locked
+from spikewire.runs.rows import check_rows
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces
 from spikewire.train.finite import require_finite
@@ -75,13 +76,21 @@ def load_state_(training: Training, saved: dict[str, Any], folder: RunDir) -> No
         raise SpikewireError(f"{folder.path}: {reason}") from error
 
 
+def load_history(folder: RunDir | None) -> list[dict[str, Any]]:
+    """Return the metrics of the epochs before, all of them in order."""
+    rows = folder.history() if folder else []
+    check_rows(rows)
+    return rows
+
+
 def load_traces(training: Training, folder: RunDir | None) -> Traces:
     """Return the traces of a run that is resumed, up to where it continues."""
     if folder is None or (arrays := folder.load_traces()) is None:
         return Traces()
     try:
         traces = Traces.of(arrays)
-    except (LookupError, TypeError, ValueError):
-        raise SpikewireError(f"{folder.path}: its traces are damaged; remove them") from None
+    except ValueError as error:
+        reason = f"its traces are damaged ({error}); remove them"
+        raise SpikewireError(f"{folder.path}: {reason}") from None
     traces.truncate(training.position.epoch)
     return traces
