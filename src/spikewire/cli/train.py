@@ -82,15 +82,17 @@ def plan(given: dict[str, Any], stack: ExitStack) -> tuple[Config, str | Path, b
     if out:
         return config, out, ranks.restart_count() > 0 and RunDir(out).started
     check(ranks.max_restarts() == 0, "--out", out, "given, so that a restart finds its checkpoint")
+    new = not Path("runs").exists()
     claimed = claim_run("runs", f"{config.dataset}-{config.method}")
-    stack.callback(remove_unused, claimed)
+    stack.callback(remove_unused, claimed, *[claimed.parent] * new)
     return config, claimed, False
 
 
-def remove_unused(folder: Path) -> None:
-    """Remove a directory in which nothing was written."""
+def remove_unused(*folders: Path) -> None:
+    """Remove directories in which nothing was written."""
     with suppress(OSError):  # it is not empty
-        folder.rmdir()
+        for folder in folders:
+            folder.rmdir()
 
 
 @contextmanager
