@@ -10,6 +10,8 @@ import time
 import pytest
 from trainer import network
 
+from spikewire.train.signals import deferred_signals
+
 WORDS = ["--epochs=100000", "--batch-size=256", "--time-steps=2", "--threads=1", "--init=firing"]
 START = "started"  # printed by the child before our first line runs
 CHILD = f"import sys; sys.stdout.write('{START}\\n'); sys.stdout.flush(); "
@@ -88,3 +90,20 @@ def test_nohup_keeps_a_training_alive(tmp_path, faults):
     assert process.returncode == 0
     assert network(tmp_path / "run")
     faults("SIGHUP while training", 1, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_recorded_until_the_step_ends(number):
+    with deferred_signals() as received:
+        os.kill(os.getpid(), number)
+        assert received.first == number
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with deferred_signals() as received:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert received.first is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
