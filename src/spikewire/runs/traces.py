@@ -60,7 +60,11 @@ def _check(arrays: Mapping[str, np.ndarray]) -> None:
     if not all(isinstance(x, str) and x.isprintable() and len(x) <= NAME_LENGTH for x in names):
         raise ValueError("a name is not printable")
     epochs, layers, neurons = (arrays[key].size for key in ("epochs", "layers", "neurons"))
-    shapes = {"layers": (layers,), "neurons": (neurons,), "epochs": (epochs,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "layers": (layers,),
+        "neurons": (neurons,),
+        "epochs": (epochs,),
+    }
     for key in ("theta", "weight"):
         shapes |= {key: (epochs, layers, BINS), f"{key}_range": (epochs, layers, 2)}
     shapes["rates"] = (epochs, neurons, RATE_BINS)
