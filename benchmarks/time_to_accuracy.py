@@ -2,9 +2,12 @@
 
     python benchmarks/time_to_accuracy.py --out results/cifar10           # each from scratch
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # sparser from denser
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --seed 1
     python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --summary
 
 Every point is one `spikewire train` and writes one JSON file; other flags are passed to all runs.
+`--summary` prints mean and standard deviation over the seeds found in the directory.
 The last column is the speed relative to SpikingJelly 2.0, from the time of its training step
 (multi-step, bf16, channels-last) measured in this run, for the same images and time steps.
 """
@@ -16,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
@@ -45,17 +49,18 @@ POINTS = (
 )
 
 
-def run_path(runs: Path, connectivity: float) -> Path:
+def run_path(runs: Path, connectivity: float, seed: int) -> Path:
     """Return the run directory of a point."""
-    return runs / f"budget-{connectivity:g}"
+    return runs / (f"budget-{connectivity:g}" + (f"-seed{seed}" if seed else ""))
 
 
-def train(point: Point, runs: Path, chain: bool, flags: list[str]) -> Path:
+def train(point: Point, runs: Path, seed: int, chain: bool, flags: list[str]) -> Path:
     """Train one point; return its run directory."""
-    run = run_path(runs, point.connectivity)
+    run = run_path(runs, point.connectivity, seed)
     words = ["--preset", "cifar10-fast", "--connectivity", f"{point.connectivity:g}"]
+    words += ["--seed", str(seed)]
     if chain and point.start:
-        start = run_path(runs, point.start)
+        start = run_path(runs, point.start, seed)
         first = RunDir.open(start).history()[-1]["connectivity"]
         words += ["--start", str(start), "--first", f"{first:.4g}", *point.flags.split()]
     words += flags
@@ -64,11 +69,12 @@ def train(point: Point, runs: Path, chain: bool, flags: list[str]) -> Path:
     return run
 
 
-def points(runs: Path, chain: bool, selected: set[float], flags: list[str]) -> Iterator[Path]:
-    """Train the selected points, or all if the set is empty, and yield each run when it is done."""
+def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:
+    """Train the selected points, or all if none is named, and yield each run when it is done."""
+    selected = {float(word) for word in arguments.points.split(",") if word}
     for point in POINTS:
         if not selected or point.connectivity in selected:
-            yield train(point, runs, chain, flags)
+            yield train(point, arguments.runs, arguments.seed, arguments.chain, flags)
 
 
 def record(run: Path) -> dict[str, Any]:
@@ -82,6 +88,7 @@ def record(run: Path) -> dict[str, Any]:
     return {
         "accuracy": rows[-1]["accuracy"],
         "connectivity": rows[-1]["connectivity"],
+        "seed": config.seed,
         "seconds": round(before + seconds, 1),  # from scratch, with the runs it starts from
         "seconds_alone": round(seconds, 1),
         "start": Path(config.start).name or None,
@@ -129,6 +136,24 @@ def table(found: dict[str, tuple[dict[str, Any], Config]], rate: float | None) -
         )
 
 
+def summary(folder: Path) -> None:
+    """Print mean and sample standard deviation per point over the JSON files of all seeds."""
+    print(f"{'connect.':>10}{'accuracy':>16}{'n':>3}{'synapses':>10}{'SynOps':>10}{'seconds':>9}")
+    for point in POINTS:
+        files = sorted(folder.glob(f"budget-{point.connectivity:g}*.json"))
+        rows = [json.loads(file.read_text()) for file in files]
+        if rows:
+            accuracies = [100 * row["accuracy"] for row in rows]
+            spread = f" ± {stdev(accuracies):.2f}" if len(rows) > 1 else ""
+            synapses = fmean(row["measured"]["synapse_connectivity"] for row in rows)
+            synops = fmean(row["measured"]["synops"] for row in rows) / 1e6
+            seconds = fmean(row["seconds"] for row in rows)
+            print(
+                f"{point.connectivity:>10.3%}{f'{fmean(accuracies):.2f}{spread}':>16}{len(rows):>3}"
+                f"{synapses:>10.2%}{synops:>8.1f} M{seconds:>9.0f}"
+            )
+
+
 def main() -> None:
     """Train the points or read finished runs; write the JSON files; print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -137,11 +162,15 @@ def main() -> None:
     parser.add_argument("--chain", action="store_true", help="start from the run of a denser point")
     parser.add_argument("--record", type=Path, nargs="+", default=[], help="finished runs to write")
     parser.add_argument("--points", default="", help="comma list of connectivities (all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the runs (default 0)")
+    parser.add_argument("--summary", action="store_true", help="only print means over seeds")
     parser.add_argument("--peer", action="store_true", help="time SpikingJelly for the ratio")
     arguments, flags = parser.parse_known_args()
-    selected = {float(word) for word in arguments.points.split(",") if word}
+    if arguments.summary:
+        summary(arguments.out)
+        return
     found = {}
-    for run in arguments.record or points(arguments.runs, arguments.chain, selected, flags):
+    for run in arguments.record or points(arguments, flags):
         row = record(run)
         arguments.out.mkdir(parents=True, exist_ok=True)
         with atomic_write(arguments.out / f"{run.name}.json") as file:

@@ -136,6 +136,15 @@ def softdeepr_step(
             theta[k] = max(theta[k], theta_min)
 
 
+# ---------------------------------------------------------------------------------- STDS
+
+
+def stds_rise(x: float, shape: str) -> float:
+    """How far the threshold has risen at x of the run, as in the authors' code: half a sine wave
+    from its lowest point to its highest, or a line."""
+    return (1.0 + math.sin(math.pi * (x - 0.5))) / 2 if shape == "sine" else x
+
+
 # ---------------------------------------------------------------------------------- a network
 
 

@@ -1,4 +1,6 @@
-"""Numbers as text: percentages and sizes, the same on the terminal and in the report."""
+"""Numbers as text: percentages, sizes and tables, the same on the terminal and in the report."""
+
+from collections.abc import Sequence
 
 
 def percent(fraction: float) -> str:
@@ -33,3 +35,27 @@ def size(count: int) -> str:
         ('12.3 kB', '4.56 MB')
     """
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as text in columns: the first to the left, the others to the right.
+
+    Args:
+        header: Titles of the columns.
+        rows: One word per column each.
+
+    Example:
+        >>> print(table(("layer", "present"), [("fc1.weight", "12"), ("fc2.weight", "3")]))
+        layer       present
+        fc1.weight       12
+        fc2.weight        3
+    """
+    lines = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            word.rjust(width) if i else word.ljust(width)
+            for i, (word, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

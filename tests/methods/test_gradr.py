@@ -207,6 +207,20 @@ def test_a_flat_prior_pulls_nowhere():
     assert laplace_location(0.95, 0.0) == -math.inf
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_target_of_1_keeps_every_synapse_even_a_zero_weight(dtype):
+    layer = row(0.5, -0.2, 0.3, 0.0).to(dtype)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    pruner = GradR(connectivity=1.0, every=1).attach(layer, optimizer, total_steps=2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        layer(torch.tensor([[9.0, 0.0, -1.0, 0.0]], dtype=dtype)).sum().backward()
+        optimizer.step()  # the first theta falls from .5 to -.4: all are shifted up by .4
+        assert pruner.masks()["weight"].all()
+    # then its own gradient, -.9, is undone by another shift
+    assert layer.weight[0].tolist() == pytest.approx([0.0, -1.5, 1.8, 1.3], abs=1e-6)
+
+
 # ------------------------------------------------------------------ what is refused
 
 

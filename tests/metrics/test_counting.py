@@ -10,7 +10,7 @@ from spikewire.metrics import measure, packed_bytes
 from spikewire.nn import models
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.neurons import LIF
-from spikewire.pruning.masks import changes
+from spikewire.pruning.statistics import MaskCounter
 
 torch.set_num_threads(1)
 
@@ -149,6 +149,6 @@ def test_packed_bytes_by_hand():
 def test_changes_count_both_ways():
     before = {"w": torch.tensor([True, True, False, False])}
     after = {"w": torch.tensor([True, False, True, True])}
-    assert changes(before, after)["w"] == {
+    assert MaskCounter(before).changes(after)["w"] == {
         "present": 3, "total": 4, "pruned": 1, "regrown": 2, "turnover": 3 / 5,
     }  # fmt: skip

@@ -11,10 +11,10 @@ from torch.optim import SGD, Adadelta, Adam, RMSprop
 
 from spikewire import SpikewireError
 from spikewire.pruning.allocation import allocate, divide
-from spikewire.pruning.masks import changes
 from spikewire.pruning.moments import masked_median, reset_moments_
 from spikewire.pruning.selection import random_mask, target_count
 from spikewire.pruning.selection import top_k_mask as top
+from spikewire.pruning.statistics import MaskCounter
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 scores = st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 0.5, 1.0, math.inf]), min_size=1)
@@ -108,7 +108,7 @@ def test_changes_count_pruned_and_regrown(pairs):
     before, after = (torch.tensor(side) for side in zip(*pairs, strict=True))
     lost = sum(a and not b for a, b in pairs)
     won = sum(b and not a for a, b in pairs)
-    row = changes({"w": before}, {"w": after})["w"]
+    row = MaskCounter({"w": before}).changes({"w": after})["w"]
     assert (row["pruned"], row["regrown"]) == (lost, won)
     both = int(before.sum()) + int(after.sum())
     assert row["turnover"] == ((lost + won) / both if both else 0.0)

@@ -1,10 +1,12 @@
 """`with pruner.editing()`: writes to pruned weights from outside, for every method."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.optim import SGD
+from torch.optim import SGD, swa_utils
 
 from spikewire import METHODS, SpikewireError
 from spikewire.fields import defaults
@@ -159,3 +161,119 @@ def test_by_hand_a_latent_moves_as_far_as_its_weight():
     latent = pruner.state_dict()["layers"]["weight"]["latent"]
     assert latent.tolist()[0] == pytest.approx([0.5, -0.9, 0.3, 0.1])
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.9, 0.0, 0.0])
+
+
+# ---------------------------------------------------------------------- the recipes of the docs
+# Each is written once and run three ways: on a bare model, under `dense` (which must be the same to
+# the bit) and under methods that prune.
+
+
+def recipe_net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4))
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randn(16, 8, generator=generator), torch.randint(4, (16,), generator=generator)
+
+
+def plain_step(model, optimizer, step):
+    optimizer.zero_grad()
+    images, labels = batch(step)
+    functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+
+
+def sam(model, optimizer, editing, rho=0.05):
+    for step in range(STEPS):
+        images, labels = batch(step)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm() + 1e-12
+        before = [p.detach().clone() for p in model.parameters()]
+        with editing():
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(parameter.grad, alpha=float(rho / norm))
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            with torch.no_grad():
+                for parameter, value in zip(model.parameters(), before, strict=True):
+                    parameter.copy_(value)
+        optimizer.step()
+
+
+def lookahead(model, optimizer, editing):
+    slow = [parameter.detach().clone() for parameter in model.parameters()]
+    for step in range(STEPS):
+        plain_step(model, optimizer, step)
+        if step % 5 == 4:
+            with editing(), torch.no_grad():
+                for value, parameter in zip(slow, model.parameters(), strict=True):
+                    value.lerp_(parameter, 0.5)
+                    parameter.copy_(value)
+
+
+def clamping(model, optimizer, editing):
+    for step in range(STEPS):
+        plain_step(model, optimizer, step)
+        with editing(), torch.no_grad():
+            for parameter in model.parameters():
+                parameter.clamp_(-0.2, 0.2)
+
+
+def ema_swap(model, optimizer, editing):
+    average = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+    for step in range(STEPS):
+        plain_step(model, optimizer, step)
+        average.update_parameters(model)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        with editing(), torch.no_grad():
+            for parameter, value in zip(model.parameters(), average.parameters(), strict=True):
+                parameter.copy_(value)
+            model(batch(step)[0])
+            for parameter, value in zip(model.parameters(), before, strict=True):
+                parameter.copy_(value)
+
+
+RECIPES = {"sam": sam, "lookahead": lookahead, "clamping": clamping, "ema": ema_swap}
+
+
+def run_recipe(recipe, name=None):
+    model = recipe_net()
+    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+    if name is None:
+        RECIPES[recipe](model, optimizer, contextlib.nullcontext)
+        return model, {}
+    wanted = {"connectivity": 0.4, "every": 2}
+    known = {key: value for key, value in wanted.items() if key in defaults(METHODS[name])}
+    pruner = METHODS[name](**known).attach(model, optimizer, total_steps=STEPS)
+    RECIPES[recipe](model, optimizer, pruner.editing)
+    return model, pruner.finish()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_under_dense_is_the_recipe_without_a_pruner(recipe):
+    bare, dense = run_recipe(recipe)[0], run_recipe(recipe, "dense")[0]
+    assert all(map(torch.equal, bare.parameters(), dense.parameters()))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "dense"])
+def test_a_recipe_keeps_zeros_and_the_target_under_every_method(name, recipe):
+    model, masks = run_recipe(recipe, name)
+    assert absent_are_zero(model, masks)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+    if "connectivity" in defaults(METHODS[name]):
+        present = sum(int(mask.sum()) for mask in masks.values())
+        assert abs(present - 0.4 * 144) <= 1
+
+
+@pytest.mark.parametrize("recipe", ["sam", "lookahead", "clamping"])
+def test_a_recipe_without_the_block_is_refused(recipe):
+    model = recipe_net()
+    optimizer = SGD(model.parameters(), lr=0.05)
+    METHODS["budget"]().attach(model, optimizer, total_steps=STEPS)
+    with pytest.raises(SpikewireError, match=r"was modified outside .*pruner\.editing\(\)"):
+        RECIPES[recipe](model, optimizer, contextlib.nullcontext)

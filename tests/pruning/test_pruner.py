@@ -345,13 +345,76 @@ def test_an_exception_in_the_method_itself_never_leaves_latents_in_the_weights()
     train(model, optimizer, start=5)
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_a_closure_is_refused(by_name):
+def test_lbfgs_is_refused():
     model = net()
-    pruner = Dense().attach(model, optimizer := LBFGS(model.parameters()), total_steps=1)
-    with pytest.raises(SpikewireError, match=r"optimizer\.step\(closure\).*step\(\) without one"):
-        optimizer.step(**{"closure": lambda: 1.0}) if by_name else optimizer.step(lambda: 1.0)
-    assert pruner.step == 0
+    with pytest.raises(SpikewireError, match=r"^dense: LBFGS evaluates its closure several times"):
+        Dense().attach(model, LBFGS(model.parameters()), total_steps=1)
+
+
+class Twice(SGD):
+    """An optimizer that evaluates its closure before and after it moves."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is not None:
+            closure()
+        super().step()
+        return closure() if closure is not None else None
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_optimizer_that_evaluates_the_closure_again_is_refused(keep):
+    model = net()
+    optimizer = Twice(model.parameters(), lr=0.1)
+    pruner = GradR(alpha=0.5).attach(model, optimizer, total_steps=1)
+    if keep:
+        pruner.finish(keep_masks=True)
+    with pytest.raises(SpikewireError, match=r"Twice evaluates the closure more than once"):
+        optimizer.step(lambda: backward(model, 0))
+
+
+def test_a_closure_runs_once_per_step_with_gradients_on_and_returns_its_loss():
+    model, calls = net(), []
+    optimizer = SGD(model.parameters(), lr=0.1)
+    pruner = GradR(alpha=0.5).attach(model, optimizer, total_steps=9)
+
+    def closure():
+        calls.append(
+            all((model.get_parameter(k)[~m] == 0).all() for k, m in pruner.masks().items())
+        )
+        backward(model, len(calls))
+        return torch.tensor(7.0)
+
+    with torch.no_grad():
+        losses = [optimizer.step(closure) for _ in range(6)]
+    assert calls == [True] * 6, "once per step, on weights as the network sees them"
+    assert losses == [7.0] * 6
+    assert pruner.connectivity() < 0.8
+
+
+def test_an_exception_in_a_closure_changes_nothing():
+    model, _, pruner = absent_net()
+    before = weights(model)
+
+    def closure():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        pruner.optimizers[0].step(closure)
+    assert same(weights(model), before)
+    assert pruner.step == 5
+
+
+def test_a_closure_under_kept_masks_keeps_moments_of_absent_synapses_at_0():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    pruner = DeepR(connectivity=0.3).attach(model, optimizer, total_steps=1)
+    masks = pruner.finish(keep_masks=True)
+    optimizer.state.clear()
+    for step in range(3):
+        optimizer.step(lambda step=step: backward(model, step))
+    for name, mask in masks.items():
+        assert (optimizer.state[model.get_parameter(name)]["exp_avg_sq"][~mask] == 0).all()
 
 
 class Outer(Adam):
@@ -359,6 +422,18 @@ class Outer(Adam):
 
     def step(self, closure=None):
         return super().step(closure)
+
+
+def test_a_closure_of_a_step_around_its_parents_step_runs_once():
+    plain, model, calls = net(), net(), []
+    optimizers = [Adam(plain.parameters(), lr=0.01), Outer(model.parameters(), lr=0.01)]
+    for network, optimizer in zip((plain, model), optimizers, strict=True):
+        GradR(alpha=0.3).attach(network, optimizer, total_steps=9)
+    train(plain, optimizers[0], steps=5)
+    for step in range(5):
+        optimizers[1].step(lambda step=step: calls.append(backward(model, step)))
+    assert len(calls) == 5
+    assert same(weights(plain), weights(model))
 
 
 def test_a_step_around_its_parents_step_counts_once():
@@ -697,6 +772,38 @@ def test_a_method_is_immutable_and_may_be_attached_to_several_models():
 # ---------------------------------------------------------------------- guards of the calls
 
 
+def test_attach_names_an_argument_in_the_wrong_place_in_one_line():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for arguments, message in (
+        ((optimizer, model), r"dense: attach\(model, optimizer, \.\.\.\): the model comes first"),
+        ((model.parameters(), optimizer), "a generator is not an nn.Module"),
+        (
+            (model, model.parameters()),
+            "a generator is not a torch.optim optimizer; other arguments",
+        ),
+        ((model, optimizer, 100), "a int is not a torch.optim optimizer; other arguments go by"),
+    ):
+        with pytest.raises(SpikewireError, match=message) as caught:
+            Dense().attach(*arguments, total_steps=1)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_pruner_shows_its_method_steps_and_connectivity():
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    pruner = DeepR(connectivity=0.25).attach(model, optimizer, total_steps=4)
+    train(model, optimizer, steps=3)
+    text = repr(pruner)
+    assert text.startswith("Pruner(DeepR(connectivity=0.25, ")
+    assert text.endswith("step 3 of 4, connectivity 0.25 over 2 layers)")
+    pruner.finish()
+    assert repr(pruner).endswith("step 3 of 4, finished, connectivity 0.25 over 2 layers)")
+    other = pruner.method.attach(model, optimizer, total_steps=4)
+    other.detach()
+    assert repr(other).endswith("step 0 of 4, detached)")
+
+
 def test_attach_needs_an_optimizer_and_a_number_of_steps():
     model = net()
     with pytest.raises(SpikewireError, match="dense: attach.* needs the optimizer"):
@@ -748,6 +855,7 @@ def test_masks_kept_by_finish_are_released_by_detach():
         Dense().attach(model, optimizer, total_steps=1)
     pruner.detach()
     assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
     Dense().attach(model, optimizer, total_steps=1)
 
 
@@ -796,7 +904,9 @@ def test_a_connectivity_for_a_layer_is_refused_by_a_method_that_takes_none():
     optimizer = Adam(model.parameters(), lr=0.01)
     with pytest.raises(SpikewireError, match=r"0\.weight has a connectivity, but gradr takes none"):
         GradR(alpha=0.1).attach(model, optimizer, total_steps=9, targets={"0": 0.5})
-    GradR(connectivity=0.2).attach(model, optimizer, total_steps=9, targets={"0": 0.5})
+    pruner = GradR(connectivity=0.5).attach(model, optimizer, total_steps=9, targets={"0": 0.6})
+    assert pruner.target == 0.5
+    assert [pruner.target_of(x) for x in pruner.layers] == [0.6, (36 - 29) / 24]
 
 
 def test_pruned_and_regrown_are_counted_across_a_resume():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def export(arguments: Sequence[str]) -> None:
-    """Write the network of a finished run as a packed file, NIR or connection lists."""
+    """Write the network of a finished run as a packed file, NIR, connection lists or C."""
     from spikewire.deploy import export_run
 
     given = make_export_parser().read(arguments)
@@ -31,7 +31,9 @@ def make_export_parser() -> Parser:
     parser.add_argument("run", help="run directory")
     parser.add_argument("--format", default="packed", help=f"{', '.join(FORMATS)} (packed)")
     parser.add_argument("--out", metavar="PATH", help="path to write to (in the run directory)")
-    parser.add_argument("--values", default="fp16", help=f"packed: {', '.join(VALUES)} (fp16)")
+    parser.add_argument(
+        "--values", help=f"packed: {', '.join(VALUES)} (fp16); c: int8, fp32 (int8)"
+    )
     parser.add_argument("--pooling", default="conv", help=f"nir: {', '.join(POOLINGS)} (conv)")
     parser.add_argument("--check", default="256", help="test images to compare on, or 0 (256)")
     parser.add_argument("--data-dir", help="directory of the data sets")
@@ -45,6 +47,9 @@ def print_export(exported: "ExportedRun") -> None:
         "size": f"{size(exported.size)}; dense fp32 {size(exported.dense_size)}",
         "connectivity by non-zero weights": percent(exported.connectivity),
     }
+    if exported.memory:
+        flash, ram = size(exported.memory.flash), size(exported.memory.ram)
+        rows["on a device"] = f"{flash} of constants (flash), {ram} of RAM"
     if exported.checked_images:
         before, after = exported.accuracy_before, exported.accuracy_after
         rows["accuracy before, after"] = f"{percent(before)}, {percent(after)}"

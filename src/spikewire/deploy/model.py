@@ -14,12 +14,17 @@ from torch import Tensor, nn
 
 from spikewire import __version__
 from spikewire.errors import SpikewireError, check_word
-from spikewire.formats import coo, nir, packed
+from spikewire.formats import c, coo, nir, packed
 from spikewire.formats.network import Network
 from spikewire.formats.trace import Trace, trace
 from spikewire.runtime.model import Runtime
 
-FORMATS = {"packed": "model.packed.safetensors", "nir": "model.nir", "coo": "connections"}
+FORMATS = {
+    "packed": "model.packed.safetensors",
+    "nir": "model.nir",
+    "coo": "connections",
+    "c": "network.c",
+}
 MAX_DIFFERENT = 0.05  # rounding at the threshold is far below, another network far above
 
 
@@ -68,8 +73,9 @@ def export(
             ``[time, batch, ...]``. Use real data: the spikes are compared on it.
         path: Path of the file, or of the folder for ``"coo"``.
         format: ``"packed"`` (one safetensors file, which `spikewire.load` reads), ``"nir"`` (a NIR
-            file) or ``"coo"`` (a folder of connection lists).
-        values: Type of the weights of a packed file: ``"fp32"``, ``"fp16"`` or ``"int8"``.
+            file), ``"coo"`` (a folder of connection lists) or ``"c"`` (one C99 file).
+        values: Type of the weights: ``"fp32"``, ``"fp16"`` or ``"int8"`` for a packed file,
+            ``"fp32"`` or ``"int8"`` for C.
         pooling: How a NIR file writes pooling: ``"conv"``, ``"avg"`` or ``"sum"``.
         time_steps: Time steps per image of a model that runs one per call; None for those that the
             model runs.
@@ -90,7 +96,7 @@ def export(
         tensor([7, 2, 1])
     """
     check_word("format", format, FORMATS)
-    check_word("values", values, packed.VALUES)
+    check_word("values", values, c.VALUES if format == "c" else packed.VALUES)
     fields = _collect_fields(classes, mean, std)
     traced = trace(model, example, time_steps=time_steps, **fields)
     different = compare_spikes(traced, Runtime(traced.network, exact=True))
@@ -164,6 +170,9 @@ def write_network(network: Network, path: Path, format: str, *, values: str, poo
         return packed.write(network, path, values)
     if format == "nir":
         return nir.write(network, path, pooling)
+    if format == "c":
+        c.write(network, path, values)
+        return path.stat().st_size
     coo.write(network, path)
     return sum(file.stat().st_size for file in path.iterdir())
 

@@ -11,7 +11,7 @@ from spikewire.config import Config
 from spikewire.data import Dataset
 from spikewire.deploy.model import FORMATS, write_network
 from spikewire.errors import check, check_word
-from spikewire.formats import packed
+from spikewire.formats import c, packed
 from spikewire.formats.network import Network
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Spiking
@@ -35,6 +35,7 @@ class ExportedRun:
         checked_images: Number of test images on which the accuracies were measured.
         accuracy_before: Accuracy of the trained model; nan if no image was checked.
         accuracy_after: Accuracy of the exported network; nan if no image was checked.
+        memory: Flash and RAM that a C file needs on a device; None for the other formats.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class ExportedRun:
     checked_images: int
     accuracy_before: float
     accuracy_after: float
+    memory: c.Memory | None = None
 
 
 def export_run(
@@ -51,7 +53,7 @@ def export_run(
     *,
     format: str = "packed",
     out: str | Path | None = None,
-    values: str = "fp16",
+    values: str | None = None,
     check_images: int = 256,
     pooling: str = "conv",
     data_dir: str | None = None,
@@ -63,9 +65,10 @@ def export_run(
     Args:
         run: Run directory.
         format: ``"packed"`` (one safetensors file, which `spikewire.load` reads), ``"nir"`` (a NIR
-            file) or ``"coo"`` (a folder of connection lists).
+            file), ``"coo"`` (a folder of connection lists) or ``"c"`` (one C99 file).
         out: Path to write to; None for the usual name in the run directory, see `FORMATS`.
-        values: Type of the weights of a packed file: ``"fp32"``, ``"fp16"`` or ``"int8"``.
+        values: Type of the weights: ``"fp32"``, ``"fp16"`` or ``"int8"`` for a packed file, None
+            for fp16; ``"fp32"`` or ``"int8"`` for C, None for int8.
         check_images: Number of test images to compare on; 0 for no comparison.
         pooling: How a NIR file writes pooling: ``"conv"``, ``"avg"`` or ``"sum"``.
         data_dir: Directory of the data sets; None for that of the run.
@@ -88,17 +91,22 @@ def export_run(
     about = _describe_run(config)
     network = trace_model(model, classes=data.classes, mean=data.mean, std=data.std, about=about)
     path = Path(out) if out else Path(run) / FORMATS[format]
-    count = min(check_images, len(data.test_labels))
+    count, memory = min(check_images, len(data.test_labels)), None
     if format == "packed":  # written last: it stores the accuracies
+        values = values or "fp16"
         before, after = _compare(model, packed.quantise(network, values), data, count)
         measured = {"accuracy": after, "accuracy_before": before, "accuracy_images": count}
         network = replace(network, about={**about, **measured} if count else about)
         size = write_network(network, path, format, values=values, pooling=pooling)
+    elif format == "c":
+        network, memory = _write_c(network, path, values or "int8", data)
+        size = path.stat().st_size
+        before, after = _compare(model, network, data, count)
     else:  # written first: these formats may refuse the network
-        size = write_network(network, path, format, values=values, pooling=pooling)
+        size = write_network(network, path, format, values="fp32", pooling=pooling)
         before, after = _compare(model, network, data, count)
     dense = sum(4 * parameter.numel() for parameter in model.parameters())
-    return ExportedRun(path, size, dense, network.connectivity, count, before, after)
+    return ExportedRun(path, size, dense, network.connectivity, count, before, after, memory)
 
 
 def _open_run(run: str | Path, data_dir: str | None) -> tuple[Spiking, Config, Dataset]:
@@ -118,6 +126,15 @@ def _describe_run(config: Config) -> dict[str, object]:
         "dataset": config.dataset,
         "method": config.method,
     }
+
+
+def _write_c(network: Network, path: Path, values: str, data: Dataset) -> tuple[Network, c.Memory]:
+    """Write a C file with a test vector; return the rounded network, and the memory it needs."""
+    check_word("values", values, c.VALUES)
+    rounded = packed.quantise(network, values)
+    runtime, pixels = Runtime(rounded, exact=True), data.test_images[:1]
+    label = int(runtime.predict(runtime.normalise(pixels)))
+    return rounded, c.write(network, path, values, (pixels[0].numpy(), label))
 
 
 @torch.no_grad()

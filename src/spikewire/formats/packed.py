@@ -167,14 +167,15 @@ def _pack_stage(stage: Stage, values: str) -> Arrays:
 def _pack_values(stage: Stage, values: str) -> Arrays:
     """Round the weights; int8 has one scale per output: ``w = scale * value``."""
     if values == "int8":
-        return _pack_int8(stage)
+        return round_int8(stage)
     rounded = stage.values.astype(np.float16 if values == "fp16" else np.float32)
     finite = bool(np.isfinite(rounded).all())
     check(finite, f"{stage.name}: values", values, "fp32, because a weight overflows")
     return {"values": rounded}
 
 
-def _pack_int8(stage: Stage) -> Arrays:
+def round_int8(stage: Stage) -> Arrays:
+    """Return the weights as int8 `values`, and the `scale` of each output."""
     output = stage.index // math.prod(stage.shape[1:])
     scale = np.zeros(stage.shape[0], np.float32)
     np.maximum.at(scale, output, np.abs(stage.values) / np.float32(127))

@@ -38,7 +38,8 @@ class DeepR(Masked):
 
     def init(self, pruner: Pruner) -> None:
         """Start from the largest weights, which on a fresh network are random."""
-        masks = largest_weights(pruner.layers, self.connectivity, self.allocation)
+        target = pruner.shared_target or self.connectivity
+        masks = largest_weights(pruner.layers, target, self.allocation)
         for layer, mask in zip(pruner.layers, masks, strict=True):
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)

@@ -100,8 +100,10 @@ class GradR(Latent):
         done = pruner.progress / self.ramp
         thetas = [layer.state["latent"] * layer.state["sign"] for layer in layers]
         masks = select_masks(layers, thetas, lambda x: cubic(done, 1.0, pruner.target_of(x)))
-        for layer, level in zip(layers, highest_absent(thetas, masks), strict=True):
-            layer.state["latent"].sub_(layer.state["sign"] * level)
+        levels = highest_absent(thetas, masks)
+        for layer, theta, mask, level in zip(layers, thetas, masks, levels, strict=True):
+            shift = torch.where(mask.all(), just_below(theta.amin()), level)
+            layer.state["latent"].sub_(layer.state["sign"] * shift)
 
     def project(self, layer: Layer) -> Tensor:
         """``w = s relu(s u)``."""
@@ -110,6 +112,12 @@ class GradR(Latent):
     def project_(self, layer: Layer) -> None:
         """Let the kernel write where the network reads."""
         rectify(layer.state["latent"], layer.state["sign"], out=layer.weight)
+
+
+def just_below(lowest: Tensor) -> Tensor:
+    """Return the shift that leaves the lowest theta, and so all of them, above 0; 0 if it is."""
+    limits = torch.finfo(lowest.dtype)
+    return (lowest * (1 + 4 * limits.eps) - limits.tiny).clamp(max=0.0) * (lowest <= 0)
 
 
 def refuse_sign_dependent(optimizer: Optimizer) -> None:

@@ -39,7 +39,8 @@ class RigL(Masked):
 
     def init(self, pruner: Pruner) -> None:
         """Start from the largest weights, as many per layer as the allocation gives it."""
-        masks = largest_weights(pruner.layers, self.connectivity, self.allocation)
+        target = pruner.shared_target or self.connectivity
+        masks = largest_weights(pruner.layers, target, self.allocation)
         for layer, mask in zip(pruner.layers, masks, strict=True):
             layer.state["mask"] = mask
             layer.state["promise"] = torch.zeros_like(layer.weight)

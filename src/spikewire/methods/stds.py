@@ -21,10 +21,10 @@ from spikewire.pruning import (
 class STDS(Latent):
     """A soft threshold that rises over the run: weak synapses become filopodia, and may return.
 
-    ``w = sign(theta) relu(|theta| - d)`` with ``d = limit sin(pi/2 x)`` (or ``limit x``), x from 0
-    to 1 at `ramp` of the run, while theta moves with dL/dw whether its synapse is present or not.
-    With `connectivity` the limit is solved from the distribution of |theta|, so that the run ends
-    at that target.
+    ``w = sign(theta) relu(|theta| - d)`` with ``d = limit (1 - cos(pi x)) / 2`` (or ``limit x``), x
+    from 0 to 1 at `ramp` of the run, while theta moves with dL/dw whether its synapse is present or
+    not. With `connectivity` the limit is solved from the distribution of |theta|, so that the run
+    ends at that target.
     """
 
     name = "stds"
@@ -60,7 +60,7 @@ class STDS(Latent):
             for layer, level in zip(layers, highest_absent(sizes, masks), strict=True):
                 layer.state["limit"].copy_(level)
         risen = min(1.0, pruner.progress / self.ramp)
-        risen = math.sin(math.pi / 2 * risen) if self.shape == "sine" else risen
+        risen = (1 - math.cos(math.pi * risen)) / 2 if self.shape == "sine" else risen
         for layer in layers:
             torch.mul(layer.state["limit"], risen, out=layer.state["depth"])
 

@@ -1,17 +1,53 @@
-"""Checks of a pruner: does a saved state belong to it, has the run met its target."""
+"""Checks of a pruner: a saved state belongs to it; the run met its target and is alive."""
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spikewire import fields
-from spikewire.errors import SpikewireError
+from spikewire.errors import SpikewireError, TrainingFailed
+from spikewire.pruning.closures import refuse_lbfgs
 from spikewire.pruning.layers import Layer
+from spikewire.pruning.warn import warn_caller
 
 if TYPE_CHECKING:
+    from spikewire.pruning.method import Method
     from spikewire.pruning.pruner import Pruner
+
+
+def unwrap_optimizer(optimizer: Any) -> Any:
+    """Return the ``torch.optim`` optimizer inside Accelerate's, Fabric's or Lightning's wrapper."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+def require_attachable(method: "Method", model: Any, optimizers: Sequence[Any]) -> None:
+    """Check the kinds and the order of the arguments of `attach`.
+
+    Raises:
+        SpikewireError: for the first that is not what it should be.
+    """
+    name = method.name
+    if isinstance(model, Optimizer):
+        raise SpikewireError(f"{name}: attach(model, optimizer, ...): the model comes first")
+    if not isinstance(model, nn.Module):
+        raise SpikewireError(f"{name}: attach(model, ...): {_kind(model)} is not an nn.Module")
+    if not optimizers:
+        raise SpikewireError(f"{name}: attach() needs the optimizer of the weights")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise SpikewireError(
+                f"{name}: attach(model, optimizer, ...): {_kind(optimizer)} is not a torch.optim "
+                "optimizer; other arguments go by keyword"
+            )
+        refuse_lbfgs(name, optimizer)
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
 
 
 def require_same_run(pruner: "Pruner", state: Mapping[str, Any]) -> None:
@@ -58,19 +94,30 @@ def _require_same_layer(layer: Layer, state: Mapping[str, Any]) -> None:
 
 def warn_if_short(pruner: "Pruner") -> None:
     """Warn when a run ends before its method has met the target."""
-    target = pruner.method.target
+    target = pruner.target
     if target is None or pruner.step >= pruner.total_steps:
         return
-    even = all(layer.connectivity is None for layer in pruner.layers)
-    if even and (actual := pruner.connectivity()) > 1.02 * target:
-        warnings.warn(
+    if (actual := pruner.connectivity()) > 1.02 * target:
+        warn_caller(
             f"{pruner.method.name}: finished at step {pruner.step} of {pruner.total_steps}, with "
-            f"connectivity {actual:.4g}; the target was {target:.4g}",
-            stacklevel=4,
+            f"connectivity {actual:.4g}; the target was {target:.4g}"
         )
 
 
-def skipped_by_scaler(optimizer: Optimizer) -> bool:
-    """Return whether a GradScaler makes a fused optimizer skip; its step() is called anyway."""
-    found = getattr(optimizer, "found_inf", None)
-    return found is not None and bool(found)
+def require_alive(pruner: "Pruner", masks: Mapping[str, Tensor]) -> None:
+    """Check that training has left a network: finite weights, and synapses in every layer.
+
+    A method with a target keeps at least one synapse per layer, so that none means NaN scores.
+
+    Raises:
+        TrainingFailed: if weights are not finite, or a method with a target leaves a layer empty.
+    """
+    name = pruner.method.name
+    for layer in pruner.layers:
+        if not bool(layer.weight.isfinite().all()):
+            raise TrainingFailed(f"{layer.name}: weights are not finite any more; try a lower lr")
+        if bool(masks[layer.name].any()):
+            continue
+        if pruner.method.target is not None:
+            raise TrainingFailed(f"{layer.name}: {name} left no synapse; its scores were NaN")
+        warn_caller(f"{name}: {layer.name} ends with no synapse")

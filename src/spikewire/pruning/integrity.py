@@ -1,12 +1,13 @@
-"""Detection of writes to a pruned weight from outside spikewire."""
+"""Detection of writes to a pruned weight from outside spikewire, and of its replacement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spikewire.errors import SpikewireError
+from spikewire.nn.names import find_parameter
 from spikewire.pruning.layers import Layer
 
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -79,3 +80,19 @@ class Guards:
                     "prunes it; load weights before attach(), call pruner.load_state_dict() last, "
                     "or write inside `with pruner.editing():`"
                 )
+
+
+def require_same_parameters(model: nn.Module, layers: Sequence[Layer]) -> None:
+    """Check that the model still uses the pruned weights: no module or parameter was replaced.
+
+    Raises:
+        SpikewireError: naming the first layer that was.
+    """
+    for layer in layers:
+        found = find_parameter(model, layer.name)
+        if found is not layer.weight:
+            what = "is no longer a parameter of the model" if found is None else "was replaced"
+            raise SpikewireError(
+                f"{layer.name}: {what} after attach(), so the weight that is pruned is not the one "
+                "the network uses; replace it before attach(), or detach() and attach() again"
+            )

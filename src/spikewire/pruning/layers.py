@@ -10,7 +10,9 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spikewire.errors import SpikewireError, check, unknown
+from spikewire.nn.names import named_modules, named_parameters
 from spikewire.nn.synapses import SYNAPTIC
+from spikewire.pruning.skipped import Skipped, can_train, find_skipped, is_matrix
 
 managed = WeakTensorKeyDictionary()  # weights some pruner has; a copy of one is not in it
 
@@ -69,8 +71,8 @@ def prunable(name: str, module: nn.Module) -> bool:
 
 def find_layers(
     model: nn.Module, optimizers: Iterable[Optimizer], targets: Targets
-) -> tuple[list[Layer], list[str]]:
-    """Return the layers to prune, and the names of matrices outside conv and linear layers.
+) -> tuple[list[Layer], tuple[Skipped, ...]]:
+    """Return the layers to prune, and the weights of two or more dimensions left dense.
 
     Args:
         model: the model.
@@ -86,46 +88,64 @@ def find_layers(
         for index, group in enumerate(optimizer.param_groups)
         for weight in group["params"]
     }
-    parameters = dict(model.named_parameters())  # a tied weight appears once
+    parameters = named_parameters(model)  # a tied weight appears once
     chosen = _choose(model, parameters, targets)
     layers = []
     for name, connectivity in chosen.items():
         weight = parameters[name]
+        if not can_train(weight):
+            continue
         _refuse_unfit(name, weight)
         if id(weight) not in owners:
             raise SpikewireError(f"{name}: no optimizer given to attach() moves this target")
         layers.append(Layer(name, weight, *owners[id(weight)], connectivity))
-    raw = [n for n, p in parameters.items() if _is_matrix(p) and not _is_module_weight(model, n)]
-    return layers, [name for name in raw if name not in chosen]
+    if not layers:
+        raise _nothing_to_prune(parameters, chosen)
+    covered = _coverage(targets, chosen)
+    return layers, find_skipped(model, parameters, {x.name for x in layers}, covered)
 
 
 def _choose(
-    model: nn.Module, parameters: dict[str, nn.Parameter], targets: Targets
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], targets: Targets
 ) -> dict[str, float | None]:
     """Map the name of each target to its own connectivity, None where it has none."""
     rule = targets if callable(targets) else prunable
     fit = [
         f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
+        for name, module in named_modules(model)
         if isinstance(getattr(module, "weight", None), Tensor) and rule(name, module)
     ]
-    fit = [name for name in fit if name in parameters and _is_matrix(parameters[name])]
-    chosen: dict[str, float | None] = {}
+    fit = [name for name in fit if name in parameters and is_matrix(parameters[name])]
     if callable(targets):
-        chosen.update(dict.fromkeys(fit))
-    elif parameters:
-        for pattern in [targets] if isinstance(targets, str) else targets:
-            own = targets[pattern] if isinstance(targets, Mapping) else None
-            if own is not None:
-                check(0 < own <= 1, f"targets[{pattern!r}]", own, "a connectivity in (0, 1]")
-            chosen.update(dict.fromkeys(_named(pattern, fit, parameters), own))
-    if not chosen:
-        candidates = ", ".join(name for name, p in parameters.items() if _is_matrix(p))
-        raise SpikewireError(
-            "targets: the model has no weight to prune; name one of: "
-            + (candidates or "(no parameter of two or more dimensions)")
-        )
+        return dict.fromkeys(fit)
+    chosen: dict[str, float | None] = dict.fromkeys(fit if isinstance(targets, Mapping) else ())
+    for pattern in [targets] if isinstance(targets, str) else targets if parameters else ():
+        own = targets[pattern] if isinstance(targets, Mapping) else None
+        if own is not None:
+            check(0 < own <= 1, f"targets[{pattern!r}]", own, "a connectivity in (0, 1]")
+        chosen.update(dict.fromkeys(_named(pattern, fit, parameters), own))
     return chosen
+
+
+def _coverage(targets: Targets, chosen: Mapping[str, float | None]) -> Callable[[str], bool]:
+    """Return a test of whether the user meant a weight to be pruned, given its name."""
+    if targets is prunable or isinstance(targets, Mapping):
+        return lambda name: True
+    patterns = () if callable(targets) else [targets] if isinstance(targets, str) else targets
+    return lambda name: name in chosen or any(_matches(name, pattern) for pattern in patterns)
+
+
+def _nothing_to_prune(
+    parameters: Mapping[str, nn.Parameter], chosen: Mapping[str, float | None]
+) -> SpikewireError:
+    if chosen:
+        names = ", ".join(chosen)
+        return SpikewireError(f"targets: nothing to prune; frozen or empty: {names}")
+    candidates = ", ".join(name for name, weight in parameters.items() if is_matrix(weight))
+    return SpikewireError(
+        "targets: the model has no weight to prune; name one of: "
+        + (candidates or "(no parameter of two or more dimensions)")
+    )
 
 
 def _named(pattern: str, fit: list[str], parameters: Iterable[str]) -> list[str]:
@@ -137,30 +157,13 @@ def _named(pattern: str, fit: list[str], parameters: Iterable[str]) -> list[str]
     return found
 
 
-def _is_matrix(weight: nn.Parameter) -> bool:
-    """Return whether it is a matrix of synapses; a lazy weight has no shape yet, refused later."""
-    return isinstance(weight, nn.parameter.UninitializedParameter) or weight.dim() >= 2
-
-
 def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.removesuffix(".weight"), pattern)
-
-
-def _is_module_weight(model: nn.Module, name: str) -> bool:
-    """Return whether it is the `weight` of a module, not a matrix of a cell or of attention."""
-    if name.rpartition(".")[2] != "weight":
-        return False
-    owner = model.get_submodule(name.rpartition(".")[0])
-    return prunable(name, owner) or type(owner).__module__.startswith("torch.nn")
 
 
 def _refuse_unfit(name: str, weight: nn.Parameter) -> None:
     if isinstance(weight, nn.parameter.UninitializedParameter):
         raise SpikewireError(f"{name}: is lazy; run one forward pass before attach()")
-    if not weight.requires_grad:
-        raise SpikewireError(
-            f"{name}: is frozen (requires_grad is False); unfreeze it or leave it out of targets"
-        )
     if not weight.is_floating_point():
         raise SpikewireError(
             f"{name}: dtype {weight.dtype} cannot be trained; it must be floating point"

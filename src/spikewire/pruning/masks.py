@@ -1,6 +1,6 @@
 """Masks: apply them to a model, count and compare them. True = the synapse exists."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,16 +8,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spikewire.errors import SpikewireError
+from spikewire.nn.names import named_parameters
+from spikewire.pruning.closures import Arguments, run_closure
 from spikewire.pruning.layers import managed
+from spikewire.pruning.skipped import Skipped
+from spikewire.pruning.warn import warn_caller
+from spikewire.text import percent, table
 
 Masks = Mapping[str, Tensor]
 
 
+def fraction(present: int, total: int) -> float:
+    """Return ``present / total``, 0 where there is nothing."""
+    return present / total if total else 0.0
+
+
 def connectivity(masks: Masks) -> float:
     """Return the fraction of weights that exist, over all masks together."""
-    return sum(int(mask.sum()) for mask in masks.values()) / sum(
-        mask.numel() for mask in masks.values()
-    )
+    total = sum(mask.numel() for mask in masks.values())
+    return fraction(sum(int(mask.count_nonzero()) for mask in masks.values()), total)
 
 
 def layer_rows(masks: Masks, weights: Mapping[str, Tensor] | None = None) -> list[dict[str, Any]]:
@@ -33,29 +42,62 @@ def layer_rows(masks: Masks, weights: Mapping[str, Tensor] | None = None) -> lis
         row = {"name": name, "shape": tuple(mask.shape), "present": present, "total": total}
         if weights is not None:
             row["nonzero"] = int(weights[name].count_nonzero())
-        rows.append({**row, "connectivity": present / total})
+        rows.append({**row, "connectivity": fraction(present, total)})
     return rows
 
 
-def changes(before: Masks, after: Masks) -> dict[str, dict[str, Any]]:
-    """Return for each layer how many synapses exist, were pruned and were regrown in between.
+class Summary(list[dict[str, Any]]):
+    """The rows of `layer_rows`; printed, they are a table.
 
-    ``turnover = (pruned + regrown) / (present before + present after)``.
+    Args:
+        rows: one row per pruned layer.
+        skipped: the weights left dense.
     """
-    rows = {}
-    for name, mask in after.items():
-        pruned = int((before[name] & ~mask).sum())
-        regrown = int((~before[name] & mask).sum())
-        present = int(mask.sum())
-        both = int(before[name].sum()) + present
-        rows[name] = {
-            "present": present,
-            "total": mask.numel(),
-            "pruned": pruned,
-            "regrown": regrown,
-            "turnover": (pruned + regrown) / both if both else 0.0,
-        }
-    return rows
+
+    def __init__(self, rows: Iterable[dict[str, Any]], skipped: Sequence[Skipped] = ()) -> None:
+        super().__init__(rows)
+        self.skipped = tuple(skipped)
+
+    def __str__(self) -> str:
+        lines = [(x["name"], _shape(x["shape"]), *_counts(x["present"], x["total"])) for x in self]
+        present, total = (sum(row[key] for row in self) for key in ("present", "total"))
+        layers = f"all {len(self)} pruned layers"
+        text = table(
+            ("layer", "shape", "present", "of", "connectivity"),
+            [*lines, (layers, "", *_counts(present, total))],
+        )
+        dense = f"\nleft dense: {sum(x.weights for x in self.skipped):,} weights in"
+        names = ", ".join(f"{x.name} ({x.reason})" for x in self.skipped)
+        return f"{text}{dense} {names}" if self.skipped else text
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _counts(present: int, total: int) -> tuple[str, str, str]:
+    return f"{present:,}", f"{total:,}", percent(fraction(present, total))
+
+
+def change_row(total: int, before: int, present: int, kept: int) -> dict[str, Any]:
+    """Return what became of one layer's synapses.
+
+    ``turnover = (pruned + regrown) / (present before + present now)``.
+
+    Args:
+        total: number of weights.
+        before: synapses at the last count.
+        present: synapses now.
+        kept: synapses present both times.
+    """
+    pruned, regrown = before - kept, present - kept
+    return {
+        "present": present,
+        "total": total,
+        "pruned": pruned,
+        "regrown": regrown,
+        "turnover": fraction(pruned + regrown, before + present),
+    }
 
 
 def totals(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -64,7 +106,7 @@ def totals(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
         sum(row[key] for row in rows.values()) for key in ("present", "total", "pruned", "regrown")
     )
     return {
-        "connectivity": present / total,
+        "connectivity": fraction(present, total),
         "pruned": float(pruned),
         "regrown": float(regrown),
     }
@@ -78,15 +120,17 @@ class MaskHook:
         for weight in masks:
             managed[weight] = True
         self.hooks = [
-            optimizer.register_step_pre_hook(self._mask_gradients),
+            optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._mask_weights),
         ]
 
-    @torch.no_grad()
-    def _mask_gradients(self, *_: object) -> None:
-        for weight, absent in self.absent.items():
-            if weight.grad is not None:
-                weight.grad.masked_fill_(absent, 0.0)
+    def _before(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> Arguments | None:
+        changed = run_closure(optimizer, args, kwargs)
+        with torch.no_grad():
+            for weight, absent in self.absent.items():
+                if weight.grad is not None:
+                    weight.grad.masked_fill_(absent, 0.0)
+        return changed
 
     @torch.no_grad()
     def _mask_weights(self, *_: object) -> None:
@@ -99,6 +143,42 @@ class MaskHook:
             hook.remove()
         for weight in self.absent:
             managed.pop(weight, None)
+
+
+class RefillWarning:
+    """A hook per optimizer that warns once when a step after `Pruner.finish` fills zeros again.
+
+    After the first step that moves one of the weights they do nothing; torch does not let a hook
+    remove itself. They are silent where a pruner or `apply_masks` has the weights by then.
+
+    Args:
+        optimizers: the optimizers that trained the pruned weights.
+        masks: parameter -> bool mask.
+    """
+
+    def __init__(
+        self, optimizers: Iterable[Optimizer], masks: Mapping[nn.Parameter, Tensor]
+    ) -> None:
+        self.masks = dict(masks)
+        self.hooks = [x.register_step_post_hook(self._after) for x in optimizers]
+
+    @torch.no_grad()
+    def _after(self, *_: object) -> None:
+        if all(weight.grad is None for weight in self.masks):
+            return
+        masks, self.masks = self.masks, {}
+        if any(weight[~mask].any() for weight, mask in masks.items() if weight not in managed):
+            warn_caller(
+                "optimizer.step() after pruner.finish() fills the pruned weights again; "
+                "call finish(keep_masks=True) to train on under the masks, or "
+                "spikewire.apply_masks(model, pruner.masks(), optimizer) now"
+            )
+
+    def remove(self) -> None:
+        """Remove the hooks and release the weights."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks, self.masks = [], {}
 
 
 @torch.no_grad()
@@ -120,7 +200,7 @@ def apply_masks(model: nn.Module, masks: Masks, *optimizers: Optimizer) -> list[
         >>> masks = pruner.finish()
         >>> spikewire.apply_masks(another_copy, masks, optimizer)
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
+    parameters = named_parameters(model, remove_duplicate=False)
     for name, mask in masks.items():
         if name not in parameters:
             raise SpikewireError(f"{name}: a mask for a parameter this model does not have")

@@ -1,0 +1,55 @@
+"""Target connectivities: of layers with one of their own, and of the rest of the budget.
+
+The method's connectivity c is of all pruned weights together. Layers with their own connectivity
+c_i take ``sum c_i n_i`` of the budget ``c n``; the others, m weights together, have the target
+``(c n - sum c_i n_i) / m``.
+"""
+
+from collections.abc import Sequence
+
+from spikewire.errors import SpikewireError
+from spikewire.pruning.layers import Layer
+from spikewire.pruning.selection import target_count
+
+
+def shared_target(method: str, target: float | None, layers: Sequence[Layer]) -> float | None:
+    """Return the target of the layers that have none of their own.
+
+    Args:
+        method: name of the method, for messages.
+        target: connectivity of all layers together; None where the method has no target.
+        layers: the pruned layers.
+
+    Raises:
+        SpikewireError: if the method takes no connectivity, or the rest of the budget does not
+            fit in the other layers.
+    """
+    own = [layer for layer in layers if layer.connectivity is not None]
+    if not own:
+        return target
+    if target is None:
+        raise SpikewireError(
+            f"targets: {own[0].name} has a connectivity, but {method} takes none here"
+        )
+    free = [layer.weight.numel() for layer in layers if layer.connectivity is None]
+    total = sum(layer.weight.numel() for layer in layers)
+    taken = _count(own)
+    rest = target_count(target, total) - taken
+    if free and not len(free) <= rest <= sum(free):
+        raise SpikewireError(
+            f"targets: connectivity {target:g} is {target_count(target, total):,} of {total:,} "
+            f"weights; the layers named here keep {taken:,}, and the other {len(free)} cannot keep "
+            f"{rest:,} of {sum(free):,}; change connectivity or targets"
+        )
+    return rest / sum(free) if free else target
+
+
+def total_target(target: float | None, layers: Sequence[Layer]) -> float | None:
+    """Return the target of all layers together: the method's, unless every layer has its own."""
+    if target is None or any(layer.connectivity is None for layer in layers):
+        return target
+    return _count(layers) / sum(layer.weight.numel() for layer in layers)
+
+
+def _count(layers: Sequence[Layer]) -> int:
+    return sum(target_count(x.connectivity or 0.0, x.weight.numel()) for x in layers)

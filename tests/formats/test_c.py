@@ -1,0 +1,183 @@
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from networks import conv_net, small
+from refusal import refused
+from torch import nn
+
+from spikewire.formats import c, packed
+from spikewire.formats.network import Network
+from spikewire.formats.trace import trace_model
+from spikewire.nn.layers import Spiking
+from spikewire.nn.neurons import LIF
+from spikewire.runtime import Runtime
+
+STRICT = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
+MAIN = """
+#include "network.c"
+#include <stdio.h>
+
+int main(void)
+{{
+    static float inputs[{inputs}];
+    float scores[{classes}];
+    while (fread(inputs, sizeof(float), {inputs}, stdin) == {inputs}) {{
+        spikewire_predict_real(inputs, scores);
+        fwrite(scores, sizeof(float), {classes}, stdout);
+    }}
+    return 0;
+}}
+"""
+
+
+def compile_c(folder, *words, compiler="gcc"):
+    subprocess.run([compiler, *STRICT, *words], cwd=folder, check=True, timeout=120)
+
+
+def run_c(network: Network, images, folder, values, compiler="gcc", before=(), flags=()):
+    """Return the scores that the compiled file gives for real inputs."""
+    memory = c.write(network, folder / "network.c", values)
+    sizes = {"inputs": images[0].numel(), "classes": len(network.classes)}
+    (folder / "main.c").write_text(MAIN.format(**sizes))
+    compile_c(folder, "main.c", "-o", "main", *flags, compiler=compiler)
+    program = [*before, str(folder / "main")]
+    data = images.numpy().tobytes()
+    out = subprocess.run(program, input=data, capture_output=True, check=True, timeout=300).stdout
+    scores = np.frombuffer(out, np.float32).reshape(len(images), -1)
+    return torch.from_numpy(scores.copy()), memory
+
+
+def runtime_scores(network: Network, images, values):
+    return Runtime(packed.quantise(network, values), exact=True)(images).mean(0)
+
+
+@pytest.fixture(autouse=True)
+def _compiler(need):
+    need("gcc")
+
+
+CASES = [
+    {"pool": "max", "kind": "half"},
+    {"pool": "avg", "kind": "third"},
+    {"pool": "none", "kind": "rest", "kernel": 5, "padding": 2},
+    {"pool": "max", "kind": "soft", "kernel": 3, "padding": 0},
+    {"pool": "avg", "kind": "soft if", "readout": "current"},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['pool']}-{case['kind']}")
+def test_fp32_gives_the_bits_of_the_runtime(case, tmp_path):
+    model = conv_net(**case)
+    images = torch.randn(4, *model.input_shape)
+    network = trace_model(model)
+    scores, _ = run_c(network, images, tmp_path, "fp32")
+    expected = runtime_scores(network, images, "fp32")
+    assert expected.std() > 0, "silent: nothing is compared"
+    torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_int8_differs_from_the_runtime_by_rounding_only(tmp_path):
+    model = conv_net(pool="max", kind="third")
+    images = torch.randn(32, *model.input_shape)
+    network = trace_model(model)
+    scores, _ = run_c(network, images, tmp_path, "int8")
+    expected = runtime_scores(network, images, "int8")
+    assert (scores.argmax(1) == expected.argmax(1)).float().mean() >= 0.95
+    assert (scores - expected).abs().mean() < 0.01
+
+
+def test_pixels_are_normalised_as_in_training(tmp_path):
+    model = Spiking(
+        {"flatten": nn.Flatten(), "fc": nn.Linear(8, 5), "lif": LIF()},
+        time_steps=4,
+        input_shape=(2, 2, 2),
+    )
+    pixels = torch.randint(0, 256, (2, 2, 2), dtype=torch.uint8)
+    network = trace_model(model, mean=(0.4, 0.5), std=(0.2, 0.1))
+    runtime = Runtime(network, exact=True)
+    label = int(runtime.predict(runtime.normalise(pixels[None])))
+    for expected, code in ((label, 0), (label + 1, 1)):  # the test vector can fail
+        c.write(network, tmp_path / "network.c", "fp32", (pixels.numpy(), expected))
+        compile_c(tmp_path, "-DSPIKEWIRE_TEST", "network.c", "-o", "test")
+        assert subprocess.run([tmp_path / "test"], check=False).returncode == code
+
+
+def test_memory_is_what_the_compiler_finds(tmp_path):
+    need = shutil.which("size")
+    if need is None:
+        pytest.skip("`size` is not installed")
+    images = torch.rand(2, 1, 28, 28)
+    model = small("mnist-mlp", images, 0.05)
+    memory = c.write(trace_model(model), tmp_path / "network.c", "int8")
+    compile_c(tmp_path, "-c", "network.c", "-o", "network.o")
+    out = subprocess.run([need, tmp_path / "network.o"], capture_output=True, text=True, check=True)
+    text, data, bss = map(int, out.stdout.splitlines()[1].split()[:3])
+    assert memory.flash <= text + data < memory.flash + 8192, "arrays, and the code"
+    assert memory.ram <= bss <= memory.ram + 256
+
+
+def test_a_layer_without_synapses(tmp_path):
+    model = conv_net(connectivity=0.4)
+    with torch.no_grad():
+        model.get_submodule("conv2").get_parameter("weight").zero_()
+    images = torch.randn(2, *model.input_shape)
+    network = trace_model(model)
+    scores, _ = run_c(network, images, tmp_path, "int8")
+    torch.testing.assert_close(scores, runtime_scores(network, images, "int8"))
+
+
+def test_refusals(tmp_path):
+    network = trace_model(conv_net())
+    path = tmp_path / "network.c"
+    refused(lambda: c.write(network, path, "fp16"), "values", "fp16", "int8")
+    wrong = np.zeros(3, np.uint8), 0
+    refused(lambda: c.write(network, path, "int8", wrong), "example", 3)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("compiler", "before", "flags"),
+    [
+        ("clang", (), ()),
+        ("arm-linux-gnueabihf-gcc", ("qemu-arm-static",), ("-static",)),
+    ],
+)
+@pytest.mark.parametrize("values", c.VALUES)
+def test_same_classes_on_1000_mnist_images_on_every_compiler(
+    compiler, before, flags, values, need, trained_on_mnist, tmp_path
+):
+    need(compiler, *before)
+    network, images = trained_on_mnist
+    expected = runtime_scores(network, images, values)
+    scores, _ = run_c(network, images, tmp_path, values, compiler, before, flags)
+    assert torch.equal(scores.argmax(1), expected.argmax(1))
+    if values == "fp32":
+        assert torch.equal(scores, expected)
+
+
+@pytest.fixture(scope="module")
+def trained_on_mnist(mnist):
+    """Return a sparse network trained for a few steps, and 1,000 test images."""
+    from spikewire import Budget
+    from spikewire.nn.models import build
+
+    torch.manual_seed(0)
+    model = build("mnist-mlp")
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    pruner = Budget(connectivity=0.05).attach(model, optimizer, total_steps=400)
+    for part in torch.arange(400 * 64).split(64):
+        outputs = model(mnist.train_images[part] / 255).mean(0)
+        loss = nn.functional.cross_entropy(10 * outputs, mnist.train_labels[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    pruner.finish()
+    images = mnist.test_images[:1000] / 255
+    network = trace_model(model.eval())
+    correct = runtime_scores(network, images, "fp32").argmax(1) == mnist.test_labels[:1000]
+    assert correct.float().mean() > 0.85
+    return network, images
