@@ -149,6 +149,8 @@ def methods(bench: Bench) -> None:
         "gradr": GradR(alpha=1e-3),
         "budget every 8": Budget(connectivity=0.05, every=8),
         "budget every 16": Budget(connectivity=0.05, every=16),
+        "budget of synapses every 8": Budget(synapses=0.0116, every=8),
+        "budget of synapses every 16": Budget(synapses=0.0116, every=16),
         "nothing again": None,
     }
     rows = []

@@ -59,3 +59,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def amount(unit: str, value: float) -> str:
+    """Return a target or what was met of it, in its unit.
+
+    Args:
+        unit: ``"connectivity"`` or ``"synapses"``, which are fractions.
+        value: The number to show.
+
+    Returns:
+        The number as text, such as ``"1.16%"``.
+
+    Example:
+        >>> amount("synapses", 0.0116)
+        '1.16%'
+    """
+    return percent(value)

@@ -28,10 +28,10 @@ def test_where_a_graph_is_not_possible_one_line_says_why():
     plain = prepare(Config(device="cpu", graph=True))
     assert why_not(plain.model, "gradr", plain.ranks) == ""
     assert why_not(plain.model, "gradr", Ranks(world_size=2)) == "there are several ranks"
-    counting = Config(method="budget", options={"cost": "synops"}, graph=True, device="cpu")
+    counting = Config(method="upr", graph=True, device="cpu")
     training = prepare(counting)
     training.device = torch.device("cuda")  # as if there were one
     with pytest.warns(
-        UserWarning, match="graph: not used, since budget has hooks on the forward pass"
+        UserWarning, match="graph: not used, since upr has hooks on the forward pass"
     ):
         assert training._captured() == training.learn

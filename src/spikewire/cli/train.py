@@ -18,7 +18,7 @@ from spikewire.cli.show import (
 )
 from spikewire.config import Config, flag, resolve, settings
 from spikewire.errors import SpikewireError, check
-from spikewire.text import percent
+from spikewire.text import amount, percent
 
 if TYPE_CHECKING:
     from spikewire.distributed import Ranks
@@ -139,8 +139,10 @@ def resume_config(run: str, given: dict[str, str]) -> Config:
 
 
 def print_result(result: "Result") -> None:
-    """Print target and actual connectivity, accuracy and time, then one row per layer."""
-    target = {} if result.target is None else {"target connectivity": percent(result.target)}
+    """Print the target and what was met of it, accuracy and time, then one row per layer."""
+    target = {}
+    if result.target is not None:
+        target = {f"target {result.unit}": amount(result.unit, result.target)}
     print_values(
         target
         | {

@@ -149,19 +149,21 @@ class Config:
         return methods()[self.method](**self.options)
 
     @property
+    def unit(self) -> str:
+        """The unit of the target, such as ``"connectivity"``; "" where the method has none."""
+        return self.build_method().unit
+
+    @property
     def target(self) -> float | None:
-        """The target connectivity; None where the method has none."""
-        return self.options.get("connectivity")
+        """The target in its unit; None where the method has none."""
+        return self.options.get(self.unit)
 
     def to_toml(self) -> str:
         """Return the resolved settings as TOML text; `None` is left out."""
         values = asdict(self)
         options = values.pop("options")
-        sections = [
-            to_toml(values),
-            *([f"\n[{self.method}]\n", to_toml(options)] if options else []),
-        ]
-        return "".join(sections)
+        section = f"\n[{self.method}]\n{to_toml(options)}" if options else ""
+        return to_toml(values) + section
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """Return the fields that decide the outcome and differ from a saved ``asdict(config)``."""

@@ -14,29 +14,30 @@ from spikewire.pruning import (
     SCOPES,
     Latent,
     Layer,
+    Priced,
     Pruner,
     all_present,
     cubic,
     highest_absent,
     require_finite,
-    select_masks,
     setting,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget(Latent):
+class Budget(Latent, Priced):
     """Every synapse has a latent weight that follows the gradient; the largest are the network.
 
-    ``w = u where |u| is among the count(progress) largest of all layers, else 0``, and u moves with
-    dL/dw whether its synapse is present or not: an absent one returns, with either sign, as soon as
-    it outgrows a present one. The count follows ``c + (b - c)(1 - x)^3``, b being `first` and x
-    from 0 to 1 at `ramp`, exactly, and is `connectivity` from there on.
+    ``w = u where |u| is among the largest of all layers that the target pays for, else 0``, and u
+    moves with dL/dw whether its synapse is present or not: an absent one returns, with either sign,
+    as soon as it outgrows a present one. The target is given in one unit: `connectivity` counts
+    weights, `synapses` a weight once per position at which it is applied. The fraction of that unit
+    follows ``c + (b - c)(1 - x)^3``, b being `first` and x from 0 to 1 at `ramp`, exactly, and is
+    the target c from there on. Without a target, `connectivity` is 0.05.
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
-    of whose inputs matter, loses its synapses to a large hidden one. Where synapses have a `cost`,
-    their score is divided by ``cost^price`` too: the same count of weights goes where it is
-    cheaper.
+    of whose inputs matter, loses its synapses to a large hidden one. Where weights differ in what
+    they cost, the score is divided by ``cost^price`` too.
 
     Absent latents crowd just below the threshold, so present ones must crowd just above it to stay,
     and their weights hardly differ. `shrink` takes a fraction of the threshold from all of them:
@@ -46,9 +47,8 @@ class Budget(Latent):
 
     name = "budget"
 
-    connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
     first: float = setting(
-        1.0, "fraction of weights at the start; below 1 for a sparse start", within="(0, 1]"
+        1.0, "fraction of the unit at the start; below 1 for a sparse start", within="(0, 1]"
     )
     ramp: float = setting(0.5, "fraction of the run until the target is met", within="(0, 1]")
     every: int = setting(8, "steps between updates of the masks", within="[1, inf)")
@@ -63,13 +63,11 @@ class Budget(Latent):
         0.0, "fraction of the threshold taken from present weights: 0 hard, 1 soft", within="[0, 1]"
     )
     scope: str = setting("global", "what competes: all layers or each alone", choices=SCOPES)
-    cost: str = setting(
-        "weights",
-        "what a synapse costs: weights (all the same), synapses (the uses of its weight) or "
-        "synops (its uses by inputs that fire)",
-        choices=("weights", "synapses", "synops"),
-    )
-    price: float = setting(0.1, "exponent of the cost", within="[0, 1]")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.unit:
+            object.__setattr__(self, "connectivity", 0.05)
 
     def init(self, pruner: Pruner) -> None:
         """Start dense, or with the largest weights."""
@@ -78,9 +76,7 @@ class Budget(Latent):
             layer.state["mask"] = all_present(layer)
             if self.shrink:
                 layer.state["level"] = layer.weight.new_zeros(())
-        if self.cost != "weights":
-            due = (lambda: self.due(pruner, pruner.step + 1)) if self.cost == "synops" else None
-            pruner.count_uses(due)
+        self.start_meter(pruner)
         if self.first < 1:
             self.update_masks_(pruner, pruner.layers)
 
@@ -95,38 +91,27 @@ class Budget(Latent):
 
     def update_masks_(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Keep the synapses of highest score."""
-        if pruner.uses is not None:
-            pruner.uses.update_costs_(layers)
         scores = [self.score(layer) for layer in layers]
-        masks = select_masks(
-            layers, scores, lambda x: self.connectivity_now(pruner, x), self.scope, self.floor
-        )
+
+        def schedule(target: float) -> float:
+            return cubic(pruner.progress / self.ramp, max(self.first, target), target)
+
+        masks = self.select(pruner, layers, scores, schedule, scope=self.scope, floor=self.floor)
         for layer, mask in zip(layers, masks, strict=True):
             layer.state["mask"].copy_(mask)
             if self.shrink:
                 (level,) = highest_absent([layer.state["latent"].abs()], [mask])
                 layer.state["level"].copy_(level)
 
-    def connectivity_now(self, pruner: Pruner, layer: Layer) -> float:
-        """Return the fraction of a layer's synapses the schedule gives now."""
-        target = pruner.target_of(layer)
-        return cubic(pruner.progress / self.ramp, max(self.first, target), target)
-
     def score(self, layer: Layer) -> Tensor:
-        """Return ``|u| / n^balance``, n the size of the layer, over ``cost^price``."""
+        """Return ``|u| / n^balance``, n the size of the layer."""
         size = layer.state["latent"].abs()
         size = size.to(torch.promote_types(size.dtype, torch.float32))  # float16 would underflow
-        score = size.div_(layer.weight.numel() ** self.balance)
-        return score.div_(layer.state["cost"] ** self.price) if "cost" in layer.state else score
+        return size.div_(layer.weight.numel() ** self.balance)
 
     def end(self, pruner: Pruner) -> None:
         """Refuse to hand over weights that are not finite: no latent would be among the largest."""
         require_finite([layer.state["latent"] for layer in pruner.layers])
-
-    @property
-    def rank_dependent(self) -> str:
-        """SynOps are counted in the images of one process."""
-        return "cost" if self.cost == "synops" else ""
 
     def mask(self, layer: Layer) -> Tensor:
         """Return the selected synapses, even one whose latent happens to be 0."""

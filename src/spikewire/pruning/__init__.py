@@ -22,16 +22,19 @@ from spikewire.pruning.selection import (
     target_count,
     top_k_mask,
 )
+from spikewire.pruning.units import UNITS, Priced
 from spikewire.pruning.updates import drag_, rectify
 from spikewire.schedules import cubic
 
 __all__ = [
     "ALLOCATIONS",
     "SCOPES",
+    "UNITS",
     "Latent",
     "Layer",
     "Masked",
     "Method",
+    "Priced",
     "Pruner",
     "SpikewireError",
     "Targets",

@@ -118,6 +118,6 @@ def require_alive(pruner: "Pruner", masks: Mapping[str, Tensor]) -> None:
             raise TrainingFailed(f"{layer.name}: weights are not finite any more; try a lower lr")
         if bool(masks[layer.name].any()):
             continue
-        if pruner.method.target is not None:
+        if pruner.method.unit:
             raise TrainingFailed(f"{layer.name}: {name} left no synapse; its scores were NaN")
         warn_caller(f"{name}: {layer.name} ends with no synapse")

@@ -1,87 +1,190 @@
-"""What one weight costs: how often the network uses it per image and time step."""
+"""What one weight costs: how often the network uses it per image.
+
+A linear weight is used once, a convolution's once per position of its output; positions on padding
+are no synapse::
+
+    uses[input, tap] = sum over output positions of activity[input, position * stride + tap]
+
+With an activity of 1 everywhere these are the synapses a weight stands for; with the number of
+spikes per image, its synaptic operations.
+"""
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvTransposeNd
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from spikewire.pruning.layers import Layer
 
-LEAST_ACTIVITY = 1e-3  # fraction of inputs that count as firing at least, so that nothing is free
+
+def uses_per_weight(module: nn.Module, activity: Tensor) -> Tensor:
+    """Return how often each weight is used by inputs of this activity, for one output channel.
+
+    Args:
+        module: a linear or convolutional layer.
+        activity: events per input of one sample, ``[inputs]`` or ``[channels, *image]``; one
+            channel stands for all if they are the same.
+
+    Returns:
+        A tensor that broadcasts to the weight: ``[1, inputs]`` or ``[1, channels, *kernel]``, for a
+        transposed convolution ``[channels, 1, *kernel]``.
+    """
+    if not isinstance(module, _ConvNd):
+        return activity.unsqueeze(0)
+    padding = _padding(module)
+    if module.padding_mode != "zeros":
+        sides = [side for pad in reversed(padding) for side in (pad, pad)]
+        activity = F.pad(activity.unsqueeze(0), sides, module.padding_mode).squeeze(0)
+        padding = [0] * len(padding)
+    ranges = [
+        _ranges(module, dim, size, pad)
+        for dim, (size, pad) in enumerate(zip(activity.shape[1:], padding, strict=True))
+    ]
+    taps = [activity[:, *slices].flatten(1).sum(1) for slices in product(*ranges)]
+    uses = torch.stack(taps, 1).unflatten(1, module.kernel_size)
+    if isinstance(module, _ConvTransposeNd):
+        return uses.unsqueeze(1)
+    if module.groups == 1 or len(activity) == 1:
+        return uses.unsqueeze(0)
+    per_group = module.out_channels // module.groups
+    return uses.unflatten(0, (module.groups, -1)).repeat_interleave(per_group, 0)
 
 
-class UseCounter:
-    """Forward hooks that write each layer's cost, scaled to a mean of 1 per weight.
+def _padding(module: _ConvNd) -> list[int]:
+    """Return the zeros before the image, per dimension."""
+    if isinstance(module.padding, str):
+        spans = zip(module.kernel_size, module.dilation, strict=True)
+        return [(k - 1) * d // 2 if module.padding == "same" else 0 for k, d in spans]
+    return list(module.padding)
 
-    A linear weight is used once, a convolution's once per position of its output: one forward pass
-    is enough.
+
+def _ranges(module: _ConvNd, dim: int, size: int, padding: int) -> list[slice]:
+    """Return for every tap of one dimension the inputs that it meets."""
+    kernel, stride, dilation = module.kernel_size[dim], module.stride[dim], module.dilation[dim]
+    span, found = (kernel - 1) * dilation, []
+    for tap in range(kernel):
+        start = tap * dilation - padding
+        if isinstance(module, _ConvTransposeNd):  # input i feeds output i * stride + start
+            outputs = (size - 1) * stride - 2 * padding + span + module.output_padding[dim] + 1
+            first, last = max(0, -(start // stride)), min(size - 1, (outputs - 1 - start) // stride)
+            found.append(slice(first, max(first, last + 1)))
+            continue
+        both = span if module.padding == "same" else 2 * padding
+        outputs = (size + both - span - 1) // stride + 1
+        low = max(0, -(start // stride))  # the first output that meets an input
+        high = min(outputs - 1, (size - 1 - start) // stride)
+        first = low * stride + start
+        found.append(slice(first, max(first, high * stride + start + 1), stride))
+    return found
+
+
+class ForwardHooks:
+    """Forward hooks on the modules of layers; a copy of the model has ones that do nothing.
 
     Args:
         model: the model.
-        layers: the pruned layers; the cost is written to ``layer.state["cost"]``.
-        counting: if given, only inputs that are not 0 count as uses, and every forward pass in
-            training mode for which it returns true is counted.
+        layers: the layers.
+        seen: called with the layer, its module, its input and its output at every forward pass.
     """
 
     def __init__(
         self,
         model: nn.Module,
         layers: Sequence[Layer],
-        counting: Callable[[], bool] | None = None,
+        seen: Callable[[Layer, nn.Module, Tensor, Tensor], None],
     ) -> None:
-        self.calls: dict[str, list[Tensor | float]] = {}  # uses per call; a loop makes many calls
-        self.mean: dict[str, Tensor | float] = {}  # uses per call when last counted
-        self.counting = counting
-        owners = {id(p): m for m in model.modules() for p in m.parameters(recurse=False)}
-        self.hooks = []
+        self.handles: list[Any] = []
+        owners = owning_modules(model)
         for layer in layers:
-            hook = _UseHook(self, layer.name, layer.weight.dim() - 2)
+            hook = _Hook(layer, seen)
             owner = owners[id(layer.weight)]
-            self.hooks.append(owner.register_forward_hook(hook, with_kwargs=True))
-
-    def update_costs_(self, layers: Sequence[Layer]) -> None:
-        """Write ``layer.state["cost"]`` from the passes counted since the last call."""
-        if not self.hooks or not self.calls:
-            return
-        self.mean |= {name: sum(calls) / len(calls) for name, calls in self.calls.items()}
-        self.calls = {}
-        uses = [self.mean.get(layer.name, 1) for layer in layers]
-        sizes = [layer.weight.numel() for layer in layers]
-        mean = sum(u * n for u, n in zip(uses, sizes, strict=True)) / sum(sizes)
-        for layer, count in zip(layers, uses, strict=True):
-            layer.state["cost"].copy_(torch.as_tensor(count / mean))
-        if self.counting is None:  # the numbers of positions do not change
-            self.remove()
+            self.handles.append(owner.register_forward_hook(hook, with_kwargs=True))
 
     def remove(self) -> None:
-        """Remove the forward hooks."""
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks = []
+        """Remove the hooks."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
 
 
-class _UseHook:
-    """The hook on one layer. A copy of the layer, deep or pickled, has one that counts nothing."""
+def owning_modules(model: nn.Module) -> dict[int, nn.Module]:
+    """Return the module of every parameter, by the identity of the parameter."""
+    return {id(p): m for m in model.modules() for p in m.parameters(recurse=False)}
 
-    def __init__(self, counter: UseCounter, name: str, kernel: int) -> None:
-        self.counter, self.name, self.kernel = counter, name, kernel
+
+class _Hook:
+    """The hook on one layer. A copy of the layer, deep or pickled, has one that does nothing."""
+
+    def __init__(self, layer: Layer, seen: Callable[..., None]) -> None:
+        self.layer, self.seen = layer, seen
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"counter": None}
+        return {"layer": None}
 
     @torch.no_grad()
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inputs = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        if self.counter is None or inputs is None or not isinstance(output, Tensor):
-            return
+        if self.layer is not None and inputs is not None and isinstance(output, Tensor):
+            self.seen(self.layer, module, inputs, output)
+
+
+class Meter:
+    """Measures what weights cost, in ``layer.state["cost"]``; a pruner's `uses`.
+
+    Args:
+        model: the model.
+        layers: the pruned layers.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+        self.hooks = ForwardHooks(model, layers, self.see)
+
+    def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
+        """Look at one forward pass of a layer."""
+        raise NotImplementedError
+
+    def end_step(self) -> None:
+        """Take up what was seen in a step, before the method acts on it."""
+
+    def update_costs_(self, layers: Sequence[Layer]) -> None:
+        """Write ``layer.state["cost"]``."""
+
+    def remove(self) -> None:
+        """Remove the forward hooks."""
+        self.hooks.remove()
+
+
+class UseCounter(Meter):
+    """Writes each layer's cost, scaled to a mean of 1 per weight, after one forward pass.
+
+    A linear weight is used once, a convolution's once per position of its output.
+    """
+
+    def __init__(self, model: nn.Module, layers: Sequence[Layer]) -> None:
+        super().__init__(model, layers)
+        self.positions: dict[str, int] = {}
+        for layer in layers:
+            layer.state["cost"] = layer.weight.new_ones(())
+
+    def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
+        """Note the number of positions."""
         image = inputs if isinstance(module, _ConvTransposeNd) else output
-        uses = math.prod(image.shape[-self.kernel :]) if self.kernel > 0 else 1
-        if self.counter.counting is not None:
-            if not (module.training and self.counter.counting()):
-                return
-            active = torch.count_nonzero(inputs) / inputs.numel()
-            uses = uses * active.clamp(min=LEAST_ACTIVITY)
-        self.counter.calls.setdefault(self.name, []).append(uses)
+        kernel = layer.weight.dim() - 2
+        self.positions[layer.name] = math.prod(image.shape[-kernel:]) if kernel > 0 else 1
+
+    def update_costs_(self, layers: Sequence[Layer]) -> None:
+        """Write the costs once a forward pass was seen."""
+        if not self.hooks.handles or not self.positions:
+            return
+        uses = [self.positions.get(layer.name, 1) for layer in layers]
+        sizes = [layer.weight.numel() for layer in layers]
+        mean = sum(u * n for u, n in zip(uses, sizes, strict=True)) / sum(sizes)
+        for layer, count in zip(layers, uses, strict=True):
+            layer.state["cost"].copy_(torch.as_tensor(count / mean))
+        self.remove()  # the numbers of positions do not change

@@ -99,6 +99,11 @@ class Method:
         return getattr(self, "connectivity", None)
 
     @property
+    def unit(self) -> str:
+        """The unit of the target, one of `UNITS`; "" where the method has no target."""
+        return "connectivity" if self.target is not None else ""
+
+    @property
     def cycles(self) -> int:
         """How often the learning-rate schedule runs from start to end within the run."""
         return 1

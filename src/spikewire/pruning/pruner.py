@@ -1,6 +1,6 @@
 """`Pruner`: a method attached to a model: step count, masks, statistics, state."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from spikewire.pruning.checks import (
     unwrap_optimizer,
     warn_if_short,
 )
-from spikewire.pruning.costs import UseCounter
+from spikewire.pruning.costs import Meter, UseCounter
 from spikewire.pruning.editing import keep_edits
 from spikewire.pruning.layers import Layer, Targets, find_layers, managed
 from spikewire.pruning.skipped import warn_of_skipped
@@ -65,7 +65,7 @@ class Pruner:
         total_steps = fields.convert("total_steps", total_steps, int)
         check(total_steps >= 1, "total_steps", total_steps, "at least 1")
         layers, self.skipped = find_layers(model, optimizers, targets)
-        self.shared_target = shared_target(method.name, method.target, layers)
+        self.shared_target = shared_target(method, layers)
         self.target = total_target(method.target, layers)
         self.method, self.total_steps, self.step = method, total_steps, 0
         self.model: nn.Module | None = model
@@ -73,7 +73,7 @@ class Pruner:
         self.optimizers = [o for o in optimizers if any(x.optimizer is o for x in layers)]
         self.generator = torch.Generator().manual_seed(fields.convert("seed", seed, int))
         self.memory: dict[str, Tensor] = {}
-        self.uses: UseCounter | None = None
+        self.uses: Meter | None = None
         self._steps = Steps(self)
         self._final: dict[str, Tensor] | None = None
         self._after_finish: list[mask_functions.MaskHook | mask_functions.RefillWarning] = []
@@ -275,12 +275,9 @@ class Pruner:
         seed = int(torch.randint(2**62, (), generator=self.generator))
         return torch.Generator(device).manual_seed(seed)
 
-    def count_uses(self, counting: Callable[[], bool] | None = None) -> None:
+    def count_uses(self) -> None:
         """Count how often each weight is used, for ``layer.state["cost"]``: see `UseCounter`."""
-        assert self.model is not None
-        for layer in self.layers:
-            layer.state["cost"] = layer.weight.new_ones(())
-        self.uses = UseCounter(self.model, self.layers, counting)
+        self.uses = UseCounter(self.attached_model, self.layers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, besides the model's and the optimizers' own state.

@@ -21,9 +21,11 @@ def target_count(connectivity: float, total: int) -> int:
     return min(total, max(1, round(connectivity * total)))
 
 
-def kth_largest(values: Tensor, k: int) -> Tensor:
+def kth_largest(values: Tensor, k: int | Tensor) -> Tensor:
     """Return the k-th largest of `values` (k from 1), as a 0-d tensor."""
     flat = values.detach().flatten()
+    if isinstance(k, Tensor):
+        return bisect(flat, k)
     if same_layout(flat):
         from spikewire.kernels import selection  # imports Triton, which is optional
 
@@ -36,24 +38,35 @@ def select(flat: Tensor, k: int) -> Tensor:
     return flat.kthvalue(flat.numel() - k + 1).values
 
 
-def bisect(flat: Tensor, k: int) -> Tensor:
+def bisect(flat: Tensor, k: int | Tensor) -> Tensor:
     """Return the k-th largest by bisecting the bit pattern, whose integer order is the floats'.
 
     One counting pass per bit; no result is read back, so a GPU is not waited for.
     """
     wide = flat if flat.dtype in (torch.float64, torch.float32) else flat.float()
-    keys = _ordered(bit_view(wide))
-    limits = torch.iinfo(keys.dtype)
+    keys = ordered(bit_view(wide))
+    low = highest_key(keys, lambda step: (keys >= step).sum() >= k)
+    return ordered(low).view(wide.dtype).to(flat.dtype)
+
+
+def highest_key(like: Tensor, holds: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the highest integer key for which a condition holds that holds for all below it.
+
+    Args:
+        like: a tensor of the dtype and device of the keys.
+        holds: returns for a 0-d key a 0-d bool; never asked for the lowest of all keys.
+    """
+    limits = torch.iinfo(like.dtype)
     top = limits.bits - 1
-    low = torch.full((), limits.min, dtype=keys.dtype, device=flat.device)
+    low = torch.full((), limits.min, dtype=like.dtype, device=like.device)
     for bit in range(top, -1, -1):
         # the first step, from the minimum by 2^top, is to 0: written out, it would overflow
         step = torch.zeros_like(low) if bit == top else low + (1 << bit)
-        low = torch.where((keys >= step).sum() >= k, step, low)
-    return _ordered(low).view(wide.dtype).to(flat.dtype)
+        low = torch.where(holds(step), step, low)
+    return low
 
 
-def _ordered(bits: Tensor) -> Tensor:
+def ordered(bits: Tensor) -> Tensor:
     """Map float bits to integers of the same order; its own inverse."""
     return torch.where(bits < 0, bits ^ torch.iinfo(bits.dtype).max, bits)
 
@@ -78,25 +91,28 @@ def random_mask(allowed: Tensor, count: int, generator: torch.Generator) -> Tens
     return chosen.view_as(allowed)
 
 
-def top_k_mask(scores: Tensor, count: int) -> Tensor:
+def top_k_mask(scores: Tensor, count: int | Tensor) -> Tensor:
     """Return the mask of the `count` highest scores of one tensor.
 
     Args:
         scores: one score per synapse, any shape.
-        count: how many to keep; 0 or less keeps none, the size or more keeps all.
+        count: how many to keep; 0 or less keeps none, the size or more keeps all. A number that a
+            GPU has computed may be given as a 0-d tensor: it is not waited for.
 
     Returns:
         A bool tensor of the same shape with exactly `count` True; ties go to the lower index.
     """
-    if count <= 0 or count >= scores.numel():
+    if isinstance(count, Tensor) and not count.is_cuda:
+        count = int(count)
+    if isinstance(count, int) and (count <= 0 or count >= scores.numel()):
         return torch.full_like(scores, count > 0, dtype=torch.bool)
     flat = scores.detach().flatten()
     return mask_from_threshold(flat, kth_largest(flat, count), count).view_as(scores)
 
 
-def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int) -> Tensor:
+def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) -> Tensor:
     """Return the mask of scores above `threshold` and the first equal to it, `count` in total."""
-    if same_layout(flat):
+    if isinstance(count, int) and same_layout(flat):
         from spikewire.kernels import selection
 
         return selection.mask_from_threshold(flat, threshold, count)

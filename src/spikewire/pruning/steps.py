@@ -100,6 +100,8 @@ class Steps:
         self.open = [layer for owned in self.stepped.values() for layer in owned]
         self.stepped = {}
         self.pruner.step += 1
+        if self.pruner.uses is not None:
+            self.pruner.uses.end_step()
         self.method.after_step(self.pruner, self.open)
         self.restore()
 

@@ -6,18 +6,22 @@ c_i take ``sum c_i n_i`` of the budget ``c n``; the others, m weights together, 
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from spikewire.errors import SpikewireError
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.selection import target_count
 
+if TYPE_CHECKING:
+    from spikewire.pruning.method import Method
 
-def shared_target(method: str, target: float | None, layers: Sequence[Layer]) -> float | None:
-    """Return the target of the layers that have none of their own.
+
+def shared_target(method: "Method", layers: Sequence[Layer]) -> float | None:
+    """Return the target connectivity of the layers that have none of their own.
 
     Args:
-        method: name of the method, for messages.
-        target: connectivity of all layers together; None where the method has no target.
+        method: the method; its target is the connectivity of all layers together, None where it has
+            none or gives it in another unit.
         layers: the pruned layers.
 
     Raises:
@@ -25,12 +29,13 @@ def shared_target(method: str, target: float | None, layers: Sequence[Layer]) ->
             fit in the other layers.
     """
     own = [layer for layer in layers if layer.connectivity is not None]
-    if not own:
-        return target
-    if target is None:
+    target = method.target
+    if own and not method.unit:
         raise SpikewireError(
-            f"targets: {own[0].name} has a connectivity, but {method} takes none here"
+            f"targets: {own[0].name} has a connectivity, but {method.name} takes none here"
         )
+    if not own or target is None:
+        return target
     free = [layer.weight.numel() for layer in layers if layer.connectivity is None]
     total = sum(layer.weight.numel() for layer in layers)
     taken = _count(own)

@@ -78,11 +78,12 @@ class Run:
 
     @property
     def setting(self) -> str:
-        """The target connectivity or the penalty α, which distinguishes runs of one method."""
+        """The target or the penalty α, which distinguishes runs of one method."""
         if self.config is None:
             return ""
         if self.config.target is not None:
-            return f"{100 * self.config.target:g}%"
+            unit = "" if self.config.unit == "connectivity" else f" of {self.config.unit}"
+            return f"{100 * self.config.target:g}%{unit}"
         alpha = self.config.options.get("alpha")
         return "" if alpha is None else f"α = {alpha:g}"
 
@@ -100,10 +101,10 @@ class Run:
 
     @property
     def training_key(self) -> tuple[str, ...]:
-        """The recipe without the method's fields, and whether there is a target connectivity."""
+        """The recipe without the method's fields, and the unit of the target."""
         lines = self.recipe
         end = next((i for i, line in enumerate(lines) if line.startswith("[")), len(lines))
-        return (*lines[:end], str(self.config is not None and self.config.target is not None))
+        return (*lines[:end], self.config.unit if self.config else "")
 
     @property
     def command(self) -> str:

@@ -57,7 +57,8 @@ class Result:
     Attributes:
         accuracy: test accuracy in [0, 1].
         connectivity: actual fraction of weights that exist.
-        target: target connectivity; None where the method has none.
+        target: the target; None where the method has none.
+        unit: unit of the target, such as ``"connectivity"`` or ``"synapses"``; "" without one.
         seconds: training and test time.
         layers: one row per layer: name, shape, present, total, nonzero, connectivity.
         history: one row per epoch, as in ``metrics.jsonl``.
@@ -68,6 +69,7 @@ class Result:
     accuracy: float
     connectivity: float
     target: float | None
+    unit: str
     seconds: float
     layers: list[Row]
     history: list[Row]
@@ -155,6 +157,7 @@ def train(
         accuracy=row["accuracy"],
         connectivity=row["connectivity"],
         target=config.target,
+        unit=config.unit,
         seconds=sum(past.get("seconds", 0.0) for past in history),
         layers=layer_rows(masks, weights),
         history=history,
