@@ -118,6 +118,41 @@ def deepr_step(
         theta[k] = 0.0
 
 
+def deepr_global_step(
+    theta: list[list[float]],
+    active: list[list[bool]],
+    g: Sequence[Sequence[float]],
+    nu: Sequence[Sequence[float]],
+    draw_layers: Callable[[list[int], int], list[int]],
+    draw: Draw,
+    *,
+    lr: float,
+    alpha: float,
+    temperature: float,
+) -> None:
+    """The same over all layers under the global constraint (LSNN paper), in place.
+
+    `draw_layers(room, count)` gives the layer of each freed place, `draw` the places in a layer.
+    """
+    budget = sum(map(sum, active))
+    for i, layer in enumerate(theta):
+        for k in range(len(layer)):
+            if active[i][k]:
+                noise = math.sqrt(2 * lr * temperature) * nu[i][k]
+                layer[k] += -lr * g[i][k] - lr * alpha + noise
+                if layer[k] < 0:
+                    active[i][k] = False
+    freed = budget - sum(map(sum, active))
+    if not freed:
+        return
+    chosen = draw_layers([len(mask) - sum(mask) for mask in active], freed)
+    for i, layer in enumerate(theta):
+        dormant = [k for k in range(len(layer)) if not active[i][k]]
+        for k in draw(dormant, chosen.count(i)):
+            active[i][k] = True
+            layer[k] = 0.0
+
+
 def softdeepr_step(
     theta: list[float],
     g: Sequence[float],
@@ -134,6 +169,13 @@ def softdeepr_step(
         theta[k] += -lr * g[k] - lr * alpha + noise if theta[k] >= 0 else noise
         if theta[k] < 0:
             theta[k] = max(theta[k], theta_min)
+
+
+def softdeepr_limit(p: float, l1: float, gdnoise: float, lr: float) -> float:
+    """theta_min as the authors' code derives it; their noise per step is lr * gdnoise."""
+    temperature = lr * gdnoise**2 / 2
+    beta = l1 / temperature
+    return -(1 - p) / (p * beta)
 
 
 # ---------------------------------------------------------------------------------- STDS
@@ -346,16 +388,40 @@ def agrees(task: Task, masks: dict[str, Tensor], twin: Twin, atol: float = 1e-12
     return close(task.flat(), flat, atol) and wiring == twin.masks
 
 
-def drop_and_grow(twin: Twin, promise: Sequence[Sequence[float]], fraction: float) -> int:
+def weakest_apart(weights: Sequence[float], here: Sequence[bool], moves: int) -> list[int]:
+    """The places SET drops: zeros, then of each sign the nearest to 0, in proportion to its number.
+
+    The authors sort all weights, and cut the same fraction from the upper end of the negative ones
+    and from the lower end of the positive ones; weights of exactly 0 are between the two.
+    """
+    order = sorted((w, k) for k, w in enumerate(weights) if here[k])
+    zeros = [k for w, k in order if w == 0]
+    negative = [k for w, k in order if w < 0]  # the last is the nearest to 0
+    positive = [k for w, k in order if w > 0]  # the first is
+    if moves <= len(zeros):
+        return zeros[::-1][:moves]
+    left = len(negative) + len(positive) - (moves - len(zeros))
+    stay = round(left * len(positive) / (len(positive) + len(negative)))
+    above, below = len(positive) - stay, len(negative) - (left - stay)
+    return zeros + positive[:above] + negative[len(negative) - below :]
+
+
+def drop_and_grow(
+    twin: Twin, promise: Sequence[Sequence[float]], fraction: float, apart: bool = False
+) -> int:
     """Replace `fraction` of each layer's weakest by the most promising; return how many are new.
 
-    New ones start at weight 0 with first moment 0 and the median second moment of the others.
+    New ones start at weight 0 with first moment 0 and the median second moment of the others. With
+    `apart` the weakest are those of `weakest_apart`.
     """
     weights, masks, born = twin.read(), [], 0
     for i, mask in enumerate(twin.masks):
         present = sum(mask)
         moves = min(round(fraction * present), len(mask) - present)
         kept = top_k_mask(twin.sizes()[i], present - moves)
+        if apart:
+            gone = weakest_apart(weights[i], mask, moves)
+            kept = [here and k not in gone for k, here in enumerate(mask)]
         hopes = [-1.0 if here else p for p, here in zip(promise[i], kept, strict=True)]
         grown = top_k_mask(hopes, moves)
         fresh = [k for k, here in enumerate(mask) if grown[k] and not here]

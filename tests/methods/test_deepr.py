@@ -4,10 +4,21 @@ import math
 
 import pytest
 import torch
-from reference import SpikingNet, Task, close, deepr_step, pull, row, signs_of
+from reference import (
+    SpikingNet,
+    Task,
+    close,
+    deepr_global_step,
+    deepr_step,
+    pull,
+    row,
+    signs_of,
+)
 
 from spikewire import DeepR, Pruner, SpikewireError
+from spikewire.config import resolve
 from spikewire.data import load
+from spikewire.methods.deepr import draw_layers
 
 torch.set_num_threads(1)  # tiny tensors: threads only cost
 
@@ -30,6 +41,30 @@ class Draws:
         values = torch.empty(shape, dtype=torch.float64).normal_(generator=self.generator)
         return values.flatten().tolist()
 
+    def skip_the_start(self, shapes: list[torch.Size]) -> None:
+        for _ in shapes:
+            self.next_layer()
+
+    def layers(self, chances: list[float], room: list[int], count: int) -> list[int]:
+        """Draw a layer per freed place; where a layer is full, draw again among the others."""
+        chosen: list[int] = []
+        while len(chosen) < count:
+            free = [c if chosen.count(i) < room[i] else 0.0 for i, c in enumerate(chances)]
+            picks = torch.multinomial(
+                torch.tensor(free, dtype=torch.float64),
+                count - len(chosen),
+                replacement=True,
+                generator=self.seeds,
+            )
+            for i in picks.tolist():
+                if chosen.count(i) < room[i]:
+                    chosen.append(i)
+        return chosen
+
+    def pick_in_next_layer(self, dormant: list[int], count: int) -> list[int]:
+        self.next_layer()
+        return self.pick(dormant, count)
+
     def pick(self, dormant: list[int], count: int) -> list[int]:
         order = torch.randperm(len(dormant), generator=self.generator).tolist()
         return [dormant[i] for i in order[:count]]
@@ -48,6 +83,7 @@ def test_equals_algorithm_1_given_the_same_draws(alpha, connectivity):
     )
     active = [mask.flatten().tolist() for mask in pruner.masks().values()]
     draws, replaced = Draws(7), 0
+    draws.skip_the_start(shapes)
     for step in range(steps):
         weights = [
             [s * t if a else 0.0 for s, t, a in zip(*layer, strict=True)]
@@ -72,10 +108,153 @@ def test_equals_algorithm_1_given_the_same_draws(alpha, connectivity):
     assert replaced > 20
 
 
+@pytest.mark.parametrize("connectivity", [0.3, 0.9])
+def test_equals_the_global_constraint_given_the_same_draws(connectivity):
+    task, lr, alpha, temperature, steps = Task(6, 5, 3), 1.0, 0.05, 1e-3, 200
+    gradient, shapes = task.gradient(), [w.shape for w in task.weights]
+    optimizer = torch.optim.SGD(task.weights, lr=lr)
+    theta = [[abs(x) for x in w.flatten().tolist()] for w in task.weights]
+    sign = [signs_of(w.flatten().tolist()) for w in task.weights]
+    pruner = DeepR(
+        connectivity=connectivity, alpha=alpha, temperature=temperature, constraint="global"
+    ).attach(task.model, optimizer, total_steps=steps, seed=7)
+    active = [mask.flatten().tolist() for mask in pruner.masks().values()]
+    chances = [float(round(connectivity * shape.numel())) for shape in shapes]
+    draws, seen = Draws(7), set()
+    draws.skip_the_start(shapes)
+    for step in range(steps):
+        weights = [
+            [s * t if a else 0.0 for s, t, a in zip(*layer, strict=True)]
+            for layer in zip(sign, theta, active, strict=True)
+        ]
+        g, slope, nu = gradient(sum(weights, []), step), [], []
+        for i, shape in enumerate(shapes):
+            own, g = g[: shape.numel()], g[shape.numel() :]
+            draws.next_layer()
+            nu.append([s * x for s, x in zip(sign[i], draws.noise(shape), strict=True)])
+            slope.append([s * x for s, x in zip(sign[i], own, strict=True)])
+
+        deepr_global_step(
+            theta,
+            active,
+            slope,
+            nu,
+            lambda room, count: draws.layers(chances, room, count),
+            draws.pick_in_next_layer,
+            lr=lr,
+            alpha=alpha,
+            temperature=temperature,
+        )
+        task.backward(step)
+        optimizer.step()
+        for i, (name, mask) in enumerate(pruner.masks().items()):
+            assert mask.flatten().tolist() == active[i], name
+            expected = [s * t * a for s, t, a in zip(sign[i], theta[i], active[i], strict=True)]
+            assert close(task.weights[i].flatten().tolist(), expected, atol=1e-10)
+        seen.add(tuple(counts(pruner)))
+        assert sum(counts(pruner)) == sum(chances)
+    assert len(seen) > 3  # synapses move from layer to layer
+
+
+def test_freed_places_are_drawn_in_proportion_to_size_times_connectivity():
+    """The LSNN's three matrices, at ERK's connectivities; every synapse present is dropped."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(a, b, bias=False) for a, b in ((80, 220), (220, 220), (220, 10)))
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    pruner = DeepR(
+        connectivity=0.12, alpha=0.0, temperature=0.0, allocation="erk", constraint="global"
+    ).attach(model, optimizer, total_steps=100)
+    first = torch.tensor(counts(pruner), dtype=torch.float64)
+    assert int(first.sum()) == 8184
+    assert max(first / torch.tensor([17600, 48400, 2200])) > 2 * 0.12  # not in proportion to size
+    tally = torch.zeros(3, dtype=torch.float64)
+    for _ in range(20):
+        signs = [state["sign"] for state in pruner.state_dict()["layers"].values()]
+        for weight, sign in zip(model.parameters(), signs, strict=True):
+            weight.grad = 9 * sign
+        optimizer.step()
+        assert sum(counts(pruner)) == 8184
+        tally += torch.tensor(counts(pruner), dtype=torch.float64)
+    expected = first * 20
+    chi_square = float(((tally - expected) ** 2 / expected).sum())
+    assert chi_square < 2 + 5 * math.sqrt(2 * 2)  # 3 layers: 2 degrees of freedom
+
+
+def test_a_full_layer_gets_no_more_and_its_draws_go_to_the_others():
+    generator = torch.Generator().manual_seed(0)
+    assert draw_layers([1.0, 1e9, 1.0], [4, 5, 0], 9, generator) == [4, 5, 0]
+    assert draw_layers([1.0, 2.0], [3, 3], 0, generator) == [0, 0]
+    assert sum(draw_layers([1.0, 3.0], [1000, 1000], 500, generator)) == 500
+
+
+def test_a_layer_with_its_own_connectivity_keeps_its_count_under_the_global_constraint():
+    task = Task(20, 30, 4, dtype=torch.float32)
+    optimizer = torch.optim.Adam(task.weights, lr=0.05)
+    method = DeepR(connectivity=0.3, alpha=0.3, temperature=1e-3, constraint="global")
+    names = [name for name, _ in task.model.named_parameters()]
+    pruner = method.attach(
+        task.model, optimizer, total_steps=30, targets={names[0]: 0.1, names[1]: 0.5}
+    )
+    for step in range(30):
+        task.backward(step)
+        optimizer.step()
+        assert counts(pruner) == [60, 60]
+
+
+@pytest.mark.parametrize("initial", ["random", "largest"])
+def test_the_first_synapses_are_random_or_the_largest_weights(initial):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(100, 100, bias=False)
+    sizes = layer.weight.detach().abs()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    mask = (
+        DeepR(connectivity=0.2, initial=initial)
+        .attach(layer, optimizer, total_steps=1)
+        .masks()["weight"]
+    )
+    assert int(mask.sum()) == 2000
+    among = float((sizes[mask] >= sizes.flatten().sort().values[8000]).float().mean())
+    assert among == pytest.approx(1.0 if initial == "largest" else 0.2, abs=0.05)
+    rows = mask.sum(1).double()  # spread evenly over the layer: binomial per row
+    spread = float(((rows - 20) ** 2).sum() / (20 * 0.8))
+    assert spread == pytest.approx(100, abs=5 * math.sqrt(200))
+
+
+def test_synapses_are_replaced_from_the_first_steps_of_a_random_start():
+    """From the largest weights nothing is replaced for many steps: none is near 0."""
+    replaced = {}
+    for initial in ("random", "largest"):
+        torch.manual_seed(0)
+        data = load("digits")
+        inputs, labels = data.train_images.flatten(1).float() / 255, data.train_labels
+        model = SpikingNet(64, 80, 10, gain=4.0)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        pruner = DeepR(connectivity=0.05, initial=initial).attach(model, optimizer, total_steps=50)
+        for step in range(50):
+            pick = slice(20 * step, 20 * step + 20)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(4 * model(inputs[pick]), labels[pick]).backward()
+            optimizer.step()
+        replaced[initial] = pruner.stats()["regrown"]
+    assert replaced["random"] > 0 == replaced["largest"]
+
+
+def test_a_run_from_a_trained_network_keeps_its_largest_weights():
+    flags = {"dataset": "digits", "method": "deepr"}
+    assert resolve(flags=flags).options["initial"] == "random"
+    trained = resolve(flags=flags | {"start": "runs/dense"})
+    assert trained.options["initial"] == "largest"
+    assert trained.build_method().initial == "largest"
+    chosen = resolve(flags=flags | {"start": "runs/dense", "initial": "random"})
+    assert chosen.options["initial"] == "random"
+
+
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    pruner = DeepR(connectivity=0.5, alpha=1.0, temperature=0.0).attach(
+    pruner = DeepR(connectivity=0.5, alpha=1.0, temperature=0.0, initial="largest").attach(
         layer, optimizer, total_steps=1
     )
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.0, 0.0])
@@ -110,7 +289,7 @@ def test_the_count_of_every_layer_is_exact_after_every_step(connectivity, kind):
 def test_those_removed_are_those_whose_theta_turned_negative():
     layer = row(*torch.linspace(0.02, 1.0, 50).tolist())
     optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-    pruner = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0).attach(
+    pruner = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0, initial="largest").attach(
         layer, optimizer, total_steps=1
     )
     pull(layer, optimizer, *[0.7] * 50)
@@ -169,7 +348,7 @@ def test_regrowth_is_uniform_over_the_dormant():
 def test_a_regrown_synapse_starts_with_fresh_moments():
     layer = row(5.0, -0.3, 0.2, 0.1)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
-    pruner = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0).attach(
+    pruner = DeepR(connectivity=0.5, alpha=0.0, temperature=0.0, initial="largest").attach(
         layer, optimizer, total_steps=9
     )
     events = 0

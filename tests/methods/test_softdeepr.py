@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from reference import Task, close, pull, row, signs_of, softdeepr_step
+from reference import Task, close, pull, row, signs_of, softdeepr_limit, softdeepr_step
 
 from spikewire import Pruner, SoftDeepR, SpikewireError
 
@@ -128,6 +128,67 @@ def test_noise_moves_the_dormant_with_the_variance_of_the_equation():
     for move, mean in ((present, -lr * 30.0 / scale), (dormant, 0.0)):
         assert float(move.mean()) == pytest.approx(mean, abs=0.025)  # 5 sigma of 40,000 draws
         assert float(move.var()) == pytest.approx(1, abs=0.036)
+
+
+@pytest.mark.parametrize(
+    ("p", "l1", "gdnoise", "lr"), [(0.005, 1e-5, 1e-5, 0.05), (0.3, 2.0, 3.0, 0.1)]
+)
+def test_theta_min_follows_from_the_expected_connectivity_by_the_authors_rule(p, l1, gdnoise, lr):
+    # their step of the noise, lr gdnoise nu, is ours, sqrt(2 lr temperature) nu
+    temperature = lr * gdnoise**2 / 2
+    assert math.sqrt(2 * lr * temperature) == pytest.approx(lr * gdnoise)
+    method = SoftDeepR(expected=p, alpha=l1, temperature=temperature)
+    assert method.limit == pytest.approx(softdeepr_limit(p, l1, gdnoise, lr))
+    assert method.target is None
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_without_a_gradient_the_given_fraction_stays_present(p):
+    """The stationary distribution, reached from a start with twice or half as many."""
+    method = SoftDeepR(expected=p, alpha=1.0, temperature=1e-2)
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(100, 100, bias=False)
+    with torch.no_grad():  # drawn from the density above 0, so that only the rule is tested
+        layer.weight.copy_(torch.empty(100, 100).exponential_(100) * layer.weight.sign())
+    lr = 1e-5 if p == 0.5 else 1e-3  # steps well below theta_min, which is -0.01 and -0.09
+    optimizer = torch.optim.SGD(layer.parameters(), lr=lr)
+    pruner = method.attach(layer, optimizer, total_steps=2000)
+    assert pruner.connectivity() == p
+    theta = theta_of(pruner)[0]
+    assert float(theta.min()) >= method.limit
+    assert float(theta[theta < 0].mean()) == pytest.approx(method.limit / 2, rel=0.05)
+    first = theta < 0
+    found = []
+    for step in range(2000):
+        layer.weight.grad = torch.zeros_like(layer.weight)
+        optimizer.step()
+        if step >= 1000 and step % 50 == 0:
+            found.append(pruner.connectivity())
+    assert sum(found) / len(found) == pytest.approx(p, rel=0.1)
+    assert (first & (theta_of(pruner)[0] > 0)).sum() > 300  # and they are not the same ones
+
+
+@pytest.mark.parametrize("initial", ["random", "largest"])
+def test_the_run_starts_with_random_synapses_or_with_the_largest(initial):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(100, 100, bias=False)
+    sizes = layer.weight.detach().abs()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    method = SoftDeepR(expected=0.2, initial=initial)
+    mask = method.attach(layer, optimizer, total_steps=1).masks()["weight"]
+    assert int(mask.sum()) == 2000
+    among = float((sizes[mask] >= sizes.flatten().sort().values[8000]).float().mean())
+    assert among == pytest.approx(1.0 if initial == "largest" else 0.2, abs=0.05)
+
+
+def test_expected_and_theta_min_exclude_each_other_and_need_noise_and_penalty():
+    with pytest.raises(SpikewireError, match="either theta_min or expected"):
+        SoftDeepR(expected=0.1, theta_min=-0.1)
+    with pytest.raises(SpikewireError, match="^alpha: "):
+        SoftDeepR(expected=0.1, alpha=0.0)
+    with pytest.raises(SpikewireError, match="^temperature: "):
+        SoftDeepR(expected=0.1, temperature=0.0)
+    assert SoftDeepR().theta_min == -0.01
 
 
 @pytest.mark.parametrize(

@@ -581,7 +581,8 @@ def test_grad_r_is_silent_without_weight_decay(recwarn):
 def test_a_regrown_synapse_starts_with_no_first_and_a_median_second_moment():
     model = net()
     optimizer = Adam(model.parameters(), lr=0.05)
-    pruner = DeepR(connectivity=0.4, alpha=1.0).attach(model, optimizer, total_steps=50)
+    method = DeepR(connectivity=0.4, alpha=1.0, initial="largest")
+    pruner = method.attach(model, optimizer, total_steps=50)
     regrowths = 0
     for step in range(10):
         before = pruner.masks()

@@ -142,7 +142,8 @@ class Config:
             self.model = MODEL_OF[self.dataset]
         for spec in self.augment:
             import_module("spikewire.data.augment").parse(spec)
-        self.options = _completed(self.method, self.options)
+        trained = methods()[self.method].for_trained if self.start else {}
+        self.options = _completed(self.method, {**trained, **self.options})
 
     def build_method(self) -> "Method":
         """Return the method with its options."""

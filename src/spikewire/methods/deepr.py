@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from spikewire.pruning import (
     ALLOCATIONS,
@@ -16,6 +17,9 @@ from spikewire.pruning import (
     setting,
 )
 
+INITIAL = ("random", "largest")
+CONSTRAINTS = ("layer", "global")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeepR(Masked):
@@ -26,35 +30,102 @@ class DeepR(Masked):
         theta <- theta - lr (dL/dtheta + alpha) + sqrt(2 lr temperature) nu,   nu ~ N(0, 1)
 
     Those with theta < 0 become dormant; as many of the dormant are drawn and start at theta = 0, so
-    the count of every layer is exact after every step.
+    the count of every layer is exact after every step. With the global constraint only the count of
+    all layers together is: each freed place goes to a layer drawn in proportion to its size times
+    its connectivity at the start, then to one of its dormant places.
+
+    The first synapses are drawn at random; for a trained network, give ``initial="largest"``.
     """
 
     name = "deepr"
+    for_trained = {"initial": "largest"}
 
     connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
     alpha: float = setting(1e-4, "L1 penalty on present synapses", within="[0, inf)")
     temperature: float = setting(1e-9, "temperature of the noise; 0: no noise", within="[0, inf)")
     allocation: str = setting("uniform", "synapses per layer", choices=ALLOCATIONS)
+    initial: str = setting(
+        "random",
+        "synapses present at first: random, or the largest weights (of a trained network)",
+        choices=INITIAL,
+    )
+    constraint: str = setting(
+        "layer", "whose count is fixed: each layer's, or that of all together", choices=CONSTRAINTS
+    )
 
     def init(self, pruner: Pruner) -> None:
-        """Start from the largest weights, which on a fresh network are random."""
+        """Choose the first synapses; signs are those of the weights."""
         target = pruner.shared_target or self.connectivity
-        masks = largest_weights(pruner.layers, target, self.allocation)
+        masks = first_masks(pruner, target, self.allocation, self.initial)
         for layer, mask in zip(pruner.layers, masks, strict=True):
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
             layer.state["mask"] = mask
+            if self.constraint == "global":
+                layer.state["count"] = mask.sum()  # size x connectivity
 
     def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Add penalty and noise, drop what turned negative, regrow as many at random."""
+        freed = 0
         for layer in layers:
-            weight, mask, sign = layer.weight, layer.state["mask"], layer.state["sign"]
-            generator = pruner.device_generator(weight.device)
-            drift = sign * (layer.lr * self.alpha)
-            if self.temperature:
-                noise = torch.empty_like(weight).normal_(generator=generator)
-                drift -= noise * math.sqrt(2 * layer.lr * self.temperature)
-            weight.sub_(drift)
-            dropped = mask & (weight * sign < 0)
-            mask &= ~dropped  # they may be drawn again: at connectivity 1 there are no others
-            self.regrow_(layer, random_mask(~mask, int(dropped.sum()), generator))
+            generator = pruner.device_generator(layer.weight.device)
+            dropped = self.drop_(layer, generator)
+            if self.constraint == "layer" or layer.connectivity is not None:
+                self.regrow_(layer, random_mask(~layer.state["mask"], dropped, generator))
+            else:
+                freed += dropped
+        if freed:
+            self.regrow_anywhere_(pruner, freed)
+
+    def drop_(self, layer: Layer, generator: torch.Generator) -> int:
+        """Add penalty and noise; drop what turned negative, and return how many."""
+        weight, mask, sign = layer.weight, layer.state["mask"], layer.state["sign"]
+        drift = sign * (layer.lr * self.alpha)
+        if self.temperature:
+            noise = torch.empty_like(weight).normal_(generator=generator)
+            drift -= noise * math.sqrt(2 * layer.lr * self.temperature)
+        weight.sub_(drift)
+        dropped = mask & (weight * sign < 0)
+        mask &= ~dropped  # they may be drawn again: at connectivity 1 there are no others
+        return int(dropped.sum())
+
+    def regrow_anywhere_(self, pruner: Pruner, freed: int) -> None:
+        """Draw layers for the freed places, then dormant synapses in them."""
+        layers = [layer for layer in pruner.all_layers() if layer.connectivity is None]
+        weights = [float(layer.state["count"]) for layer in layers]
+        room = [int((~layer.state["mask"]).sum()) for layer in layers]
+        counts = draw_layers(weights, room, freed, pruner.generator)
+        for layer, count in zip(layers, counts, strict=True):
+            generator = pruner.device_generator(layer.weight.device)
+            self.regrow_(layer, random_mask(~layer.state["mask"], count, generator))
+
+
+def draw_layers(
+    weights: Sequence[float], room: Sequence[int], count: int, generator: torch.Generator
+) -> list[int]:
+    """Return how many of `count` draws, in proportion to `weights`, each layer gets.
+
+    Args:
+        weights: one positive number per layer.
+        room: the most each layer can take; draws beyond it are repeated among the others.
+        count: number of draws, at most the sum of `room`.
+        generator: a CPU generator.
+    """
+    limits, chances = torch.tensor(room), torch.tensor(weights, dtype=torch.float64)
+    drawn = torch.zeros_like(limits)
+    while (left := count - int(drawn.sum())) > 0:
+        free = torch.where(drawn < limits, chances, 0.0)
+        picks = torch.multinomial(free, left, replacement=True, generator=generator)
+        drawn = torch.minimum(drawn + picks.bincount(minlength=len(room)), limits)
+    return drawn.tolist()
+
+
+def first_masks(pruner: Pruner, connectivity: float, allocation: str, initial: str) -> list[Tensor]:
+    """Return the masks of the first synapses: the largest weights, or as many at random."""
+    masks = largest_weights(pruner.layers, connectivity, allocation)
+    if initial == "largest":
+        return masks
+    return [
+        random_mask(torch.ones_like(mask), int(mask.sum()), pruner.device_generator(mask.device))
+        for mask in masks
+    ]

@@ -64,12 +64,24 @@ class RigL(Masked):
         if not self.due(pruner, pruner.step):
             return
         done = pruner.step / (self.until * pruner.total_steps)
-        fraction = self.drop * (1 + math.cos(math.pi * done)) / 2
+        fraction = self.replaced(done)
         for layer in layers:
             mask, weight = layer.state["mask"], layer.weight
             present = int(mask.sum())
             moves = min(round(fraction * present), mask.numel() - present)
-            kept = top_k_mask(torch.where(mask, weight.abs(), -1.0), present - moves)
+            kept = self.kept(mask, weight, present - moves)
             grown = top_k_mask(torch.where(kept, -1.0, layer.state["promise"]), moves)
             layer.state["mask"].copy_(kept | (mask & grown))
-            self.regrow_(layer, grown & ~mask)
+            self.grow_(pruner, layer, grown & ~mask)
+
+    def replaced(self, done: float) -> float:
+        """Return the fraction of the present synapses to replace, ``drop (1 + cos(pi x)) / 2``."""
+        return self.drop * (1 + math.cos(math.pi * done)) / 2
+
+    def kept(self, mask: Tensor, weight: Tensor, count: int) -> Tensor:
+        """Return the mask of the `count` present synapses to keep: the largest."""
+        return top_k_mask(torch.where(mask, weight.abs(), -1.0), count)
+
+    def grow_(self, pruner: Pruner, layer: Layer, grown: Tensor) -> None:
+        """Add synapses, at weight 0."""
+        self.regrow_(layer, grown)

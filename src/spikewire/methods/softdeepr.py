@@ -7,7 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spikewire.pruning import Latent, Layer, Pruner, reset_moments_, setting
+from spikewire.methods.deepr import INITIAL, first_masks
+from spikewire.pruning import Latent, Layer, Pruner, check, reset_moments_, setting
+
+
+def dormant_limit(connectivity: float, alpha: float, temperature: float) -> float:
+    """Return the theta_min under which a fraction `connectivity` of the synapses is present.
+
+    Without a gradient theta diffuses freely between theta_min and 0 and against the drift alpha
+    above 0: its stationary density is 1 below 0 and ``exp(-alpha theta / temperature)`` above. The
+    masses are ``-theta_min`` and ``temperature / alpha``, hence the rule of the authors' code::
+
+        theta_min = -(temperature / alpha) (1 - connectivity) / connectivity
+    """
+    return -temperature / alpha * (1 - connectivity) / connectivity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,22 +33,67 @@ class SoftDeepR(Latent):
         theta < 0:   theta <- theta + sqrt(2 lr temperature) nu
 
     and no theta falls below theta_min; one that returns starts with its optimizer state reset. How
-    many synapses are left follows from alpha, temperature and theta_min.
+    many synapses are left follows from alpha, temperature and theta_min. With `expected`, a
+    connectivity, theta_min is derived from it (`dormant_limit`), and the run starts with that
+    fraction present, the others spread evenly between theta_min and 0. This is the authors' rule of
+    thumb, not a target: it ignores the gradient, which keeps more synapses present.
     """
 
     name = "softdeepr"
+    exclusive = ("theta_min", "expected")
+    for_trained = {"initial": "largest"}
+
+    expected: float | None = setting(
+        None,
+        "connectivity at the start and, without a gradient, later; sets theta_min",
+        within="(0, 1]",
+    )
 
     alpha: float = setting(1e-2, "L1 penalty on present synapses", within="[0, inf)")
     temperature: float = setting(1e-7, "temperature of the noise; 0: no noise", within="[0, inf)")
-    theta_min: float = setting(-0.01, "lower limit of dormant theta", within="(-inf, 0)")
+    theta_min: float | None = setting(
+        None, "lower limit of dormant theta (-0.01)", within="(-inf, 0)"
+    )
+    initial: str = setting(
+        "random",
+        "with expected, the synapses present at first: random, or the largest weights",
+        choices=INITIAL,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expected is not None:
+            check(self.alpha > 0, "alpha", self.alpha, "above 0 with expected")
+            check(self.temperature > 0, "temperature", self.temperature, "above 0 with expected")
+        elif self.theta_min is None:
+            object.__setattr__(self, "theta_min", -0.01)
+
+    @property
+    def limit(self) -> float:
+        """The lower limit of theta, given or derived."""
+        if self.expected is None:
+            assert self.theta_min is not None
+            return self.theta_min
+        return dormant_limit(self.expected, self.alpha, self.temperature)
 
     def init(self, pruner: Pruner) -> None:
-        """Split each weight into sign and theta; all are present at first."""
+        """Split each weight into sign and theta; all are present, or the expected fraction."""
         for layer in pruner.layers:
             weight = layer.weight.detach()
             layer.state["sign"] = torch.ones_like(weight).copysign_(weight)
             layer.state["latent"] = weight.clone()
             layer.state["before"] = weight.clone()
+        if self.expected is not None:
+            masks = first_masks(pruner, self.expected, "uniform", self.initial)
+            for layer, mask in zip(pruner.layers, masks, strict=True):
+                self.make_dormant_(pruner, layer, ~mask)
+
+    def make_dormant_(self, pruner: Pruner, layer: Layer, dormant: Tensor) -> None:
+        """Spread the theta of dormant synapses evenly between the limit and 0."""
+        latent = layer.state["latent"]
+        generator = pruner.device_generator(latent.device)
+        theta = torch.empty_like(latent).uniform_(self.limit, 0.0, generator=generator)
+        latent.copy_(torch.where(dormant, theta * layer.state["sign"], latent))
 
     def before_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Remember theta: dormant synapses must follow neither the gradient nor old momentum."""
@@ -53,7 +111,7 @@ class SoftDeepR(Latent):
                 noise *= math.sqrt(2 * layer.lr * self.temperature)
             active = before >= 0
             moved = torch.where(active, latent * sign - layer.lr * self.alpha, before) + noise
-            theta = moved.clamp_(min=self.theta_min)
+            theta = moved.clamp_(min=self.limit)
             latent.copy_(theta * sign)
             regrown = ~active & (theta >= 0)
             if regrown.any():

@@ -13,7 +13,7 @@ say what the optimizer moves and what the network sees. All run-time state is in
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Method:
 
     name: ClassVar[str] = ""
     exclusive: ClassVar[tuple[str, ...]] = ()  # fields of which only one may be given
+    for_trained: ClassVar[dict[str, Any]] = {}  # values for trained weights (``--start``)
 
     def __post_init__(self) -> None:
         validate(self)
