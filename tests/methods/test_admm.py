@@ -1,7 +1,9 @@
 """ADMM pruning against its three updates in plain Python."""
 
 import copy
+import math
 
+import numpy as np
 import pytest
 import torch
 from reference import Task, Twin, agrees, blank, compete, pull, row
@@ -32,15 +34,15 @@ def test_equals_its_twin(kind, begin):
     pruner = ADMM(connectivity=fraction, rho=rho, begin=begin, harden=0.7, every=every).attach(
         task.model, optimizer, total_steps=steps
     )
-    first, u = max(1, round(begin * steps)), each(lambda x: 0.0, twin.read())
-    z = u
+    first, u = round(begin * steps), each(lambda x: 0.0, twin.read())
+    z = u if begin else sparse(twin.read(), fraction)
     for step in range(1, steps + 1):
         task.backward(step)
         optimizer.step()
         pulling = first < step <= 28
         pull_of = each(lambda w, z, u: rho * (w - z + u), twin.read(), z, u) if pulling else None
         twin.masked_step(step, add=pull_of)
-        if step == first:
+        if step == first:  # never at the start, where Z is known before the first step
             z = sparse(twin.read(), fraction)
         elif first < step < 28 and step % every == 0:
             z = sparse(each(lambda w, u: w + u, twin.read(), u), fraction)
@@ -51,17 +53,61 @@ def test_equals_its_twin(kind, begin):
     assert sum(map(sum, twin.masks)) == 9
 
 
+def percentile_kept(weights, percent):
+    """As the authors' `projection`: weights below the percentile of |w| become 0."""
+    array = np.array(weights)
+    return np.where(np.abs(array) < np.percentile(np.abs(array), percent), 0.0, array).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_authors_script_with_its_settings(kind):
+    """Z from the first weights, the norm of the distance, Z and U once per epoch, percentiles."""
+    task, epochs, per_epoch, rho = Task(6, 5, 3), 5, 8, 0.05
+    twin, optimizer = Twin(task, kind, KINDS[kind]), kind(task.weights, lr=KINDS[kind])
+    pruner = ADMM(
+        connectivity=0.2,
+        rho=rho,
+        begin=0.0,
+        harden=0.6,
+        every=per_epoch,
+        scope="layer",
+        distance="norm",
+    ).attach(task.model, optimizer, total_steps=epochs * per_epoch)
+    z = [percentile_kept(layer, 80) for layer in twin.read()]
+    u = each(lambda x: 0.0, z)
+    step = 0
+    for epoch in range(1, epochs + 1):
+        for _ in range(per_epoch):
+            step += 1
+            task.backward(step)
+            optimizer.step()
+            gap = each(lambda w, z, u: w - z + u, twin.read(), z, u)
+            norms = [math.sqrt(sum(x * x for x in layer)) for layer in gap]
+            pulls = [[rho * x / n for x in layer] for layer, n in zip(gap, norms, strict=True)]
+            twin.masked_step(step, add=pulls if epoch <= 3 else None)
+            if step == 3 * per_epoch:  # after the ADMM epochs come those of retraining
+                cut = [percentile_kept(layer, 80) for layer in twin.read()]
+                twin.prune([[x != 0 for x in layer] for layer in cut])
+            elif step % per_epoch == 0 and epoch < 3:
+                total = each(lambda w, u: w + u, twin.read(), u)
+                z = [percentile_kept(layer, 80) for layer in total]
+                u = each(lambda w, z, u: u + w - z, twin.read(), z, u)
+            assert agrees(task, pruner.masks(), twin, atol=1e-10)
+    assert [sum(mask) for mask in twin.masks] == [6, 3]
+
+
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     ADMM(connectivity=0.5, rho=1.0, begin=0.0, harden=0.5, every=2).attach(
         layer, optimizer, total_steps=6
     )
-    pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)  # Z = (.5, -.3, 0, 0), U = 0
-    assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.2, 0.1])
-    pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)  # the two that Z lacks shrink by a tenth
+    # Z = (.5, -.3, 0, 0), U = 0: the two that Z lacks shrink by a tenth
+    pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.18, 0.09])
-    # now U = (0, 0, .18, .09), so they shrink by a tenth of (.36, .18), and are cut
+    pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
+    assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.162, 0.081])
+    # now U = (0, 0, .162, .081), so they shrink by a tenth of (.324, .162), and are cut
     pull(layer, optimizer, 0.0, 0.0, 0.0, -2.0)
     assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.0, 0.0])
 
@@ -111,7 +157,8 @@ def test_layers_without_gradient_of_one_weight_and_of_zeros_are_cut_too():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("connectivity", 0.0), ("rho", -1.0), ("begin", 1.0), ("harden", 0.1), ("every", 0)],
+    [("connectivity", 0.0), ("rho", -1.0), ("begin", 1.0), ("harden", 0.1), ("every", 0)]
+    + [("distance", "square")],
 )
 def test_a_wrong_value_is_named(field, value):
     refused(lambda: ADMM(**{field: value}), field, value)

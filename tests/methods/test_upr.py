@@ -22,10 +22,11 @@ def sigmoid(x):
 class Gates:
     """Gates of all layers, moved by Adam written out."""
 
-    def __init__(self, weights, rate):
+    def __init__(self, weights, rate, first=0.1, epsilon=1e-12):
         means = [sum(map(abs, layer)) / len(layer) for layer in weights]
         pairs = zip(weights, means, strict=True)
-        self.g = [[abs(w) / mean * 0.1 for w in layer] for layer, mean in pairs]
+        self.g = [[abs(w) / mean * first for w in layer] for layer, mean in pairs]
+        self.epsilon = epsilon
         self.m, self.v = (copy.deepcopy([[0.0] * len(x) for x in weights]) for _ in range(2))
         self.rate = rate
 
@@ -33,7 +34,7 @@ class Gates:
         self.m[i][j] = 0.9 * self.m[i][j] + 0.1 * slope
         self.v[i][j] = 0.999 * self.v[i][j] + 0.001 * slope**2
         first, second = self.m[i][j] / (1 - 0.9**step), self.v[i][j] / (1 - 0.999**step)
-        self.g[i][j] -= self.rate * first / (math.sqrt(second) + 1e-12)
+        self.g[i][j] -= self.rate * first / (math.sqrt(second) + self.epsilon)
 
     def steer(self, fraction):
         masks = compete(self.g, fraction)
@@ -91,6 +92,69 @@ def test_equals_its_twin(kind, steered):
         assert [m.flatten().tolist() for m in pruner.masks().values()] == twin.masks
     present = sum(map(sum, twin.masks))
     assert present == 9 if steered else 0 < present < 45
+
+
+def test_equals_the_authors_code_with_its_settings():
+    """Gates from 0, slope 5 -> 1000, gates at the weights' rate, Adam's eps 1e-8, 80 % searching.
+
+    All weights of this network are used once, so the price per use is the penalty itself.
+    """
+    task, steps, lr, penalty = Task(6, 5, 3), 50, 0.02, 1e-4
+    twin = Twin(task, torch.optim.Adam, lr)
+    optimizer = torch.optim.Adam(task.weights, lr=lr)
+    pruner = UPR(
+        penalty=penalty,
+        per_use=True,
+        first_gate=0.0,
+        first_slope=5.0,
+        slope=1000.0,
+        gate_rate=1.0,
+        epsilon=1e-8,
+        harden=0.8,
+    ).attach(task.model, optimizer, total_steps=steps)
+    v, gates = twin.read(), Gates(twin.read(), lr, first=0.0, epsilon=1e-8)
+    assert close(task.flat(), [x / 2 for layer in v for x in layer], 1e-12)  # half open
+    for step in range(1, 41):
+        temperature = 5 * math.exp(math.log(1000 / 5) * (step - 1) / 40)
+        shown = [
+            [x * sigmoid(temperature * g) for x, g in zip(*pair, strict=True)]
+            for pair in zip(v, gates.g, strict=True)
+        ]
+        assert close(task.flat(), sum(shown, []), 1e-9), step
+        task.backward(step)
+        optimizer.step()
+        twin.write(shown)
+        slopes = twin.gradient(step)
+        for i, layer in enumerate(slopes):
+            for j, s in enumerate(layer):
+                soft = sigmoid(temperature * gates.g[i][j])
+                layer[j] = soft * s
+                bend = temperature * soft * (1 - soft)
+                gates.move(i, j, bend * (v[i][j] * s + penalty), step)
+        twin.write(v)
+        twin.move(slopes)
+        v = twin.read()
+    twin.masks = [[g > 0 for g in layer] for layer in gates.g]
+    assert [m.flatten().tolist() for m in pruner.masks().values()] == twin.masks
+    twin.write(blank(v, twin.masks))
+    for step in range(41, 51):
+        task.backward(step)
+        optimizer.step()
+        twin.masked_step(step)
+        assert close(task.flat(), sum(twin.read(), []), 1e-9), step
+    assert 0 < sum(map(sum, twin.masks)) < 45
+
+
+def test_a_price_per_use_counts_every_position_as_published():
+    """The authors' weight of the penalty is the number of positions: 36 on a 6 x 6 image."""
+    model = conv_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    pruner = UPR(per_use=True).attach(model, optimizer, total_steps=4)
+    train(model, optimizer, 1)
+    cost = [state["cost"].item() for state in pruner.state_dict()["layers"].values()]
+    assert cost == [36.0, 1.0]
+    train(model, optimizer, 1)  # no forward hook any more
+    assert [s["cost"].item() for s in pruner.state_dict()["layers"].values()] == cost
 
 
 def test_by_hand():
@@ -203,6 +267,9 @@ def test_all_gates_kept_open_end_dense():
         ("penalty", -1.0),
         ("every", 0),
         ("slope", 0.5),
+        ("first_gate", -1.0),
+        ("first_slope", 0.0),
+        ("epsilon", 0.0),
         ("gate_rate", 0.0),
         ("harden", 0.0),
     ],
