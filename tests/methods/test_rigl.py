@@ -45,6 +45,19 @@ def test_equals_its_twin(kind, allocation):
     assert moved > 10
 
 
+@pytest.mark.parametrize("initial", ["random", "largest"])
+def test_the_first_synapses_are_the_largest_weights_or_random_ones(initial):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(100, 100, bias=False)
+    sizes = layer.weight.detach().abs()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    method = METHODS["rigl"](connectivity=0.2, initial=initial)
+    mask = method.attach(layer, optimizer, total_steps=1).masks()["weight"]
+    assert int(mask.sum()) == 2000
+    among = float((sizes[mask] >= sizes.flatten().sort().values[8000]).float().mean())
+    assert among == pytest.approx(1.0 if initial == "largest" else 0.2, abs=0.05)
+
+
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)

@@ -311,6 +311,16 @@ def test_a_start_gives_its_weights_and_is_not_needed_again(taught, data, tmp_pat
     prepare(gone, data, fresh=False)  # as a resume does
 
 
+def test_deep_r_from_a_trained_network_starts_with_its_largest_weights(taught, data):
+    weights, _ = RunDir.open(taught).load_model()
+    kept = prepare(tiny("deepr", start=str(taught)), data).pruner.masks()
+    assert all(
+        weights[k].abs()[mask].min() >= weights[k].abs()[~mask].max() for k, mask in kept.items()
+    )
+    drawn = prepare(tiny("deepr"), data).pruner.masks()
+    assert not any(torch.equal(drawn[k], mask) for k, mask in kept.items())
+
+
 def test_epochs_between_tests_have_no_accuracy(data, tmp_path, capsys):
     shown = fit(tiny(epochs=5, test_every=2), tmp_path / "run", data=data).history
     assert [row["accuracy"] is None for row in shown] == [True, False, True, False, False]

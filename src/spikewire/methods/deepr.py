@@ -5,19 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from spikewire.pruning import (
     ALLOCATIONS,
+    INITIAL,
     Layer,
     Masked,
     Pruner,
-    largest_weights,
+    first_masks,
     random_mask,
     setting,
 )
 
-INITIAL = ("random", "largest")
 CONSTRAINTS = ("layer", "global")
 
 
@@ -118,14 +117,3 @@ def draw_layers(
         picks = torch.multinomial(free, left, replacement=True, generator=generator)
         drawn = torch.minimum(drawn + picks.bincount(minlength=len(room)), limits)
     return drawn.tolist()
-
-
-def first_masks(pruner: Pruner, connectivity: float, allocation: str, initial: str) -> list[Tensor]:
-    """Return the masks of the first synapses: the largest weights, or as many at random."""
-    masks = largest_weights(pruner.layers, connectivity, allocation)
-    if initial == "largest":
-        return masks
-    return [
-        random_mask(torch.ones_like(mask), int(mask.sum()), pruner.device_generator(mask.device))
-        for mask in masks
-    ]

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from spikewire.pruning import (
     ALLOCATIONS,
+    INITIAL,
     Layer,
     Masked,
     Pruner,
-    largest_weights,
+    first_masks,
     setting,
     top_k_mask,
 )
@@ -31,6 +32,9 @@ class RigL(Masked):
 
     connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
     allocation: str = setting("erk", "synapses per layer", choices=ALLOCATIONS)
+    initial: str = setting(
+        "largest", "synapses present at first: random, or the largest weights", choices=INITIAL
+    )
     drop: float = setting(0.3, "fraction replaced at the first update", within="(0, 1)")
     every: int = setting(32, "steps between updates of the masks", within="[1, inf)")
     until: float = setting(
@@ -38,9 +42,9 @@ class RigL(Masked):
     )
 
     def init(self, pruner: Pruner) -> None:
-        """Start from the largest weights, as many per layer as the allocation gives it."""
+        """Choose the first synapses, as many per layer as the allocation gives it."""
         target = pruner.shared_target or self.connectivity
-        masks = largest_weights(pruner.layers, target, self.allocation)
+        masks = first_masks(pruner, target, self.allocation, self.initial)
         for layer, mask in zip(pruner.layers, masks, strict=True):
             layer.state["mask"] = mask
             layer.state["promise"] = torch.zeros_like(layer.weight)

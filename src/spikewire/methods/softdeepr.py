@@ -7,8 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spikewire.methods.deepr import INITIAL, first_masks
-from spikewire.pruning import Latent, Layer, Pruner, check, reset_moments_, setting
+from spikewire.pruning import (
+    INITIAL,
+    Latent,
+    Layer,
+    Pruner,
+    check,
+    first_masks,
+    reset_moments_,
+    setting,
+)
 
 
 def dormant_limit(connectivity: float, alpha: float, temperature: float) -> float:

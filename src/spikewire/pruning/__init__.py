@@ -8,6 +8,7 @@ from spikewire.errors import SpikewireError, TrainingFailed, check
 from spikewire.fields import document, setting
 from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
 from spikewire.pruning.costs import UseCounter
+from spikewire.pruning.first import INITIAL, first_masks
 from spikewire.pruning.layers import Layer, Targets, prunable
 from spikewire.pruning.masks import apply_masks, connectivity
 from spikewire.pruning.method import Latent, Masked, Method, all_present
@@ -28,6 +29,7 @@ from spikewire.schedules import cubic
 
 __all__ = [
     "ALLOCATIONS",
+    "INITIAL",
     "SCOPES",
     "UNITS",
     "Latent",
@@ -48,6 +50,7 @@ __all__ = [
     "cubic",
     "document",
     "drag_",
+    "first_masks",
     "highest_absent",
     "largest_weights",
     "prunable",
