@@ -1,4 +1,4 @@
-"""Numbers as text: percentages, sizes and tables, the same on the terminal and in the report."""
+"""Numbers, names and tables as text, the same on the terminal and in the report."""
 
 from collections.abc import Sequence
 
@@ -19,6 +19,27 @@ def percent(fraction: float) -> str:
         ('12.34%', '0.734%', '0.00%')
     """
     return f"{fraction:.2%}" if fraction >= 0.01 or fraction == 0 else f"{fraction:.3%}"
+
+
+def printable(text: str) -> str:
+    r"""Return a text without characters that control a terminal.
+
+    Names in files and the reasons of servers may hold escape sequences, which can overwrite lines,
+    change the title of a window or hide text.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The text with each character that is not printable as an escape, such as ``\x1b``.
+
+    Example:
+        >>> printable("cat\x1b[2J")
+        'cat\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def size(count: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING
 
 from spikewire.cli.flags import Parser
-from spikewire.cli.show import download_display, first_line, print_table
+from spikewire.cli.show import download_display, first_line, print_line, print_table
 from spikewire.config import flag, method_defaults, method_fields
 from spikewire.errors import SpikewireError, unknown
 from spikewire.fields import accepted, show
@@ -27,7 +27,7 @@ def data(arguments: Sequence[str]) -> None:
             here = all((root / file.path).is_file() for file in source.files)
             rows.append((name, source.summary, "present" if here else "absent"))
         print_table(("data set", "description", "state"), rows)
-        print(f"data directory: {root}")
+        print_line(f"data directory: {root}")
     elif given["words"][0] != "get":
         raise unknown("data", given["words"][0], ["get"])
     elif len(given["words"]) != 2:
@@ -36,7 +36,7 @@ def data(arguments: Sequence[str]) -> None:
         name = given["words"][1]
         with download_display() as update:
             root = datasets.get(name, given["data_dir"], progress=update)
-        print(f"{name}: in {root}")
+        print_line(f"{name}: in {root}")
 
 
 def methods(arguments: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spikewire.cli.flags import Parser, add_settings, number, whole
-from spikewire.cli.show import print_table
+from spikewire.cli.show import print_line, print_table
 from spikewire.config import flag, resolve, words_of
 from spikewire.errors import SpikewireError, TrainingFailed, check, check_word
 from spikewire.text import percent
@@ -105,7 +105,7 @@ def print_result(outcomes: "Sequence[Outcome]", out: Path) -> None:
 
     print_points(points(outcomes))
     files = [out / FRONTIER, *save_figure(outcomes, out)]
-    print(f"frontier: {', '.join(map(str, files))}")
+    print_line(f"frontier: {', '.join(map(str, files))}")
     if failed := [outcome for outcome in outcomes if outcome.error]:
         first = failed[0]
         raise TrainingFailed(
@@ -132,12 +132,11 @@ def listed(name: str, text: str) -> list[str]:
 def print_outcome(outcome: "Outcome") -> None:
     """Print one line for a run that has ended."""
     if outcome.error:
-        print(f"{outcome.job.name}  failed: {outcome.error}", flush=True)
+        print_line(f"{outcome.job.name}  failed: {outcome.error}")
         return
     accuracy, actual = percent(outcome.accuracy or 0.0), percent(outcome.actual or 0.0)
-    print(
-        f"{outcome.job.name}  accuracy {accuracy}  connectivity {actual}  {outcome.seconds:.1f} s",
-        flush=True,
+    print_line(
+        f"{outcome.job.name}  accuracy {accuracy}  connectivity {actual}  {outcome.seconds:.1f} s"
     )
 
 

