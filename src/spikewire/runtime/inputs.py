@@ -1,5 +1,6 @@
 """Images for inference: a NumPy array, a PNG picture, or the test part of a data set."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -37,32 +38,52 @@ def read_images(
     known = ", ".join(datasets.DATASETS)
     if path.suffix not in (".npy", ".png"):
         raise SpikewireError(f"input: {source!r} is neither .npy, .png nor a data set ({known})")
-    images = fit_shape(read_pixels(path), runtime.network.input_shape)
+    shape = runtime.network.input_shape
+    images = fit_shape(read_pixels(path, shape), shape)
+    fits, sizes = images.shape[1:] == shape, ", ".join(map(str, shape))
+    check(fits, "input", tuple(images.shape), f"images of [{sizes}]")
     check(len(images) > 0, "input", source, "at least one image")
     return images.float() if images.is_floating_point() else runtime.normalise(images), None
 
 
-def read_pixels(path: Path) -> np.ndarray:
-    """Return the array or the picture in a file."""
+def read_pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the array or the picture in a file; `shape` is that of one image."""
+    if path.exists() and not path.is_file():
+        raise SpikewireError(f"{path}: is a folder, device or pipe, not a file")
     try:
-        return read_array(path) if path.suffix == ".npy" else read_picture(path)
-    except (OSError, ValueError, SyntaxError) as error:
-        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())[:80]
-        raise SpikewireError(f"{path}: cannot be read ({reason})") from None
+        with warnings.catch_warnings(action="ignore"):  # of large pictures, and old headers
+            return read_array(path) if path.suffix == ".npy" else read_picture(path, shape)
+    except SpikewireError:
+        raise
+    except Exception as error:  # a damaged file fails anywhere inside numpy or Pillow
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise SpikewireError(f"{path}: cannot be read ({' '.join(text.split())[:80]})") from None
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Return a .npy array; pickled objects are refused."""
-    array = np.load(path, allow_pickle=False)
+    """Return a .npy array as uint8 or float32; pickled objects are refused.
+
+    The file is mapped first: a size in its header that the file does not have allocates nothing.
+    """
+    array = np.lib.format.open_memmap(path, mode="r")
     kinds = "uint8 pixels or floats"
     check(array.dtype == np.uint8 or array.dtype.kind == "f", "input", str(array.dtype), kinds)
-    return array
+    with np.errstate(over="ignore"):  # infinity is refused later
+        return array.astype(np.uint8 if array.dtype == np.uint8 else np.float32, order="C")
 
 
-def read_picture(path: Path) -> np.ndarray:
-    """Return a PNG as uint8 ``[1, channels, height, width]``, without its alpha channel."""
+def read_picture(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a PNG as uint8 ``[1, channels, height, width]``, without its alpha channel.
+
+    Its size is compared before it is decoded: a small file may hold a very large picture.
+    """
     from matplotlib.image import imread
+    from PIL import Image
 
+    with Image.open(path, formats=("PNG",)) as header:
+        size, expected = header.size, shape[:0:-1]
+    allowed = f"a picture of {expected[0]} x {expected[1]}" if expected else "a .npy array"
+    check(size == expected, "input", f"{size[0]} x {size[1]}", allowed)
     picture = np.asarray(imread(path))
     if picture.dtype != np.uint8:
         picture = np.rint(picture * 255).astype(np.uint8)
