@@ -76,6 +76,7 @@ def rewrite(path, change):
     arrays = load_file(path)
     change(metadata, network, arrays)
     metadata["network"] = json.dumps(network)
+    metadata["crc32"] = packed.checksum(metadata["network"], arrays)
     save_file(arrays, path, metadata=metadata)
 
 
@@ -98,6 +99,7 @@ POOL = Pool("max", 2)._asdict()
 HOSTILE = {
     "format 'spikewire packed 9' is unknown": lambda m, n, a: m.update(format="spikewire packed 9"),
     "time_steps": lambda m, n, a: n.update(time_steps=10**12),
+    "time_steps: 32768": lambda m, n, a: n.update(time_steps=32768),
     "time_steps: True": lambda m, n, a: n.update(time_steps=True),
     "input_shape": lambda m, n, a: n.update(input_shape=[2, 2**20, 2**20]),
     "classes": lambda m, n, a: n.update(classes=["one"]),
@@ -120,6 +122,8 @@ HOSTILE = {
     "threshold": layer("neuron", {**NEURON, "threshold": float("nan")}),
     "reset: unknown": layer("neuron", {**NEURON, "reset": "none"}),
     "update: unknown": layer("neuron", {**NEURON, "update": "none"}),
+    "float32": layer("neuron", {**NEURON, "threshold": 1e300}),
+    "float32 ": layer("neuron", {**NEURON, "tau": 1e39}),
     "after neurons": layer("neuron", None),
     "one per position": array("0.values", lambda a: a[:-1]),
     "one-dimensional": array("0.bias", lambda a: a.reshape(1, -1)),
@@ -155,6 +159,17 @@ def test_truncated_missing_and_other_files_are_refused(file, tmp_path):
     save_file({"x": np.zeros(1)}, tmp_path / "other")
     refused(lambda: load(tmp_path / "other"), "is not a packed file")
     refused(lambda: load(tmp_path), "is a folder")
+
+
+def test_a_changed_number_or_weight_is_detected(file):
+    whole = file.read_bytes()
+    for old, new in ((b"time_steps", b"time_stepz"), (whole[-3:], b"abc")):
+        assert old in whole
+        file.write_bytes(whole.replace(old, new))
+        refused(lambda: packed.read(file), "wrong checksum")
+    arrays, metadata = load_file(file), header(file)[0]
+    save_file(arrays, file, metadata={key: metadata[key] for key in ("format", "network")})
+    refused(lambda: packed.read(file), "no checksum")
 
 
 def test_unknown_types_of_values_are_refused(tmp_path):

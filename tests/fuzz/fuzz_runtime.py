@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.numpy import load
 
 from spikewire.errors import SpikewireError
 from spikewire.formats import packed
@@ -159,7 +160,8 @@ def change_header(content: bytes, rng: random.Random) -> bytes:
     holder, key = rng.choice(list(find_numbers(network)))
     values = [0, 1, -1, 2, 3, 7, 255, 2**16, 2**31, 2**33, 2**63, 10**30, 0.5, None, "x", [], True]
     holder[key] = rng.choice(values)
-    header["__metadata__"]["network"] = json.dumps(network)
+    text = json.dumps(network)
+    header["__metadata__"] |= {"network": text, "crc32": packed.checksum(text, load(content))}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + content[8 + size :]

@@ -1,6 +1,7 @@
 """NIR graphs and files as the record of a network; the writer is `spikewire.formats.nir`."""
 
 import importlib
+import math
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from spikewire.errors import SpikewireError, check
 from spikewire.formats.builder import Builder
 from spikewire.formats.network import Network, Neuron, Pool, Source
+from spikewire.formats.nir_file import read_graph
 from spikewire.formats.pooling import Pooling
 from spikewire.formats.stage import IMAGE, Shape
 from spikewire.formats.values import Current, Spikes, Value, add, expect_known, feed, to_pair
@@ -48,24 +50,24 @@ def from_nir(source: Any, *, time_steps: int = 8, dt: float = DT) -> Network:
         >>> network = nir.from_nir("net.nir", time_steps=8)
     """
     nir = import_nir()
-    graph = source if isinstance(source, nir.NIRGraph) else _read_graph(nir, source)
-    shape, output, builder = _follow_graph(nir, graph, dt)
-    stages, _ = builder.finish(output)
-    outputs = Network.count_outputs(stages, shape)
+    number = isinstance(dt, int | float) and not isinstance(dt, bool)
+    check(number and math.isfinite(dt) and dt > 0, "dt", dt, "a finite number above 0")
+    graph = source if isinstance(source, nir.NIRGraph) else read_graph(nir, source)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+            shape, output, builder = _follow_graph(nir, graph, dt)
+            stages, _ = builder.finish(output)
+            outputs = Network.count_outputs(stages, shape)
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
+            ValueError) as error:  # fmt: skip
+        reason = " ".join((str(error) or type(error).__name__).split())[:80]
+        raise SpikewireError(f"graph: a node has an unexpected value ({reason})") from None
     return Network(
         stages=tuple(stages),
         input_shape=shape,
         time_steps=time_steps,
         classes=tuple(map(str, range(outputs))),
     )
-
-
-def _read_graph(nir: Any, path: Any) -> Any:
-    try:
-        return nir.read(str(path))
-    except Exception as error:  # a damaged file fails anywhere inside h5py or nir
-        reason = " ".join((str(error) or type(error).__name__).split())[:80]
-        raise SpikewireError(f"{path}: is not a NIR file ({reason})") from None
 
 
 def _follow_graph(nir: Any, graph: Any, dt: float) -> tuple[Shape, Spikes | Current, Builder]:
@@ -115,8 +117,10 @@ def _follow_node(
     if isinstance(node, nir.Conv2d | nir.Affine | nir.Linear):
         bias = getattr(node, "bias", None)
         geometry = _read_geometry(name, node) if isinstance(node, nir.Conv2d) else {}
-        weight = torch.from_numpy(np.asarray(node.weight, np.float64))
-        bias = None if bias is None else torch.from_numpy(np.asarray(bias, np.float64))
+        weight = _read_numbers(f"{name}: weight", node.weight)
+        bias = None if bias is None else _read_numbers(f"{name}: bias", bias)
+        fits = bias is None or (weight.ndim > 0 and bias.shape == weight.shape[:1])
+        check(fits, f"{name}: bias", np.shape(bias), "one number per output")
         return feed(name, weight, bias, value, geometry)
     if isinstance(node, nir.LIF | nir.IF):
         neuron, gain, shape = _read_neuron(nir, name, node, dt)
@@ -128,6 +132,13 @@ def _follow_node(
     if isinstance(node, nir.Flatten | nir.Output):
         return value
     raise SpikewireError(f"{name}: {type(node).__name__} is not supported")
+
+
+def _read_numbers(field: str, value: Any) -> torch.Tensor:
+    """Return real numbers as float64."""
+    array = np.asarray(value)
+    check(array.dtype.kind in "fiu", field, str(array.dtype), "real numbers")
+    return torch.from_numpy(array.astype(np.float64))
 
 
 def _read_geometry(name: str, node: Any) -> dict[str, Any]:
@@ -152,6 +163,7 @@ def _read_neuron(nir: Any, name: str, node: Any, dt: float) -> tuple[Neuron, flo
 
 def _read_constant(name: str, field: str, value: Any) -> float:
     values = np.unique(np.zeros(1) if value is None else value)
+    check(values.dtype.kind in "fiu", f"{name}: {field}", str(values.dtype), "real numbers")
     check(len(values) == 1, f"{name}: {field}", f"{len(values)} values", "the same for all neurons")
     return float(values[0])
 

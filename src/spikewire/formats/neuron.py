@@ -23,6 +23,7 @@ from torch import Tensor
 from spikewire.errors import check, check_word
 
 UPDATES = ("divide", "multiply", "divide then add", "multiply then add", "decay")
+MAX_CONSTANT = 1e38  # also their difference is finite in float32
 RESETS = ("hard", "soft", "delayed soft")
 
 
@@ -79,6 +80,8 @@ def validate(neuron: Neuron) -> None:
         SpikewireError: A constant is out of its range, or a name is unknown.
     """
     tau, threshold, rest, reset, update, strict = neuron
+    for field, value in (("tau", tau or 1.0), ("threshold", threshold), ("rest", rest)):
+        check(abs(value) <= MAX_CONSTANT, field, value, "finite, also in float32")
     if tau is not None:
         check(1 <= tau < math.inf, "tau", tau, "a finite number of at least 1")
     check(math.isfinite(rest), "rest", rest, "finite")

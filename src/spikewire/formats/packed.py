@@ -1,10 +1,11 @@
 """The packed file: one safetensors file with the structure as JSON and the non-zero weights.
 
-Reading executes nothing, and every size is checked before it is used.
+Reading executes nothing, and every size is checked before it is used. A checksum detects damage.
 """
 
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,9 @@ def write(network: Network, path: str | Path, values: str = "fp32") -> int:
         >>> packed.write(trace_model(model), "net.packed.safetensors", "fp16")
     """
     header, arrays = _pack_network(network, values)
-    content = save(arrays, metadata={"format": FORMAT, "network": json.dumps(header)})
-    path = Path(path)
+    text = json.dumps(header)
+    metadata = {"format": FORMAT, "network": text, "crc32": checksum(text, arrays)}
+    content, path = save(arrays, metadata=metadata), Path(path)
     with io_errors(path), atomic_write(path) as file:
         file.write(content)
     return len(content)
@@ -72,16 +74,20 @@ def read(path: str | Path) -> Network:
         >>> packed.read("net.packed.safetensors").connectivity
         0.05
     """
-    if Path(path).is_dir():
+    if Path(path).exists() and not Path(path).is_file():
+        kind = "folder" if Path(path).is_dir() else "device or pipe"
         raise SpikewireError(
-            f"{path}: is a folder; pass the packed file that `spikewire export` writes"
+            f"{path}: is a {kind}; pass the packed file that `spikewire export` writes"
         )
     try:
         with safe_open(path, "numpy") as file:
             header = file.metadata() or {}
             _check_format(header.get("format"))
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        return _unpack_network(json.loads(header.get("network", "")), arrays)
+        text = header.get("network", "")
+        if header.get("crc32") != checksum(text, arrays):
+            raise ValueError("wrong checksum" if "crc32" in header else "no checksum")
+        return _unpack_network(json.loads(text), arrays)
     except SpikewireError as error:
         raise SpikewireError(f"{path}: {error}") from None
     except FileNotFoundError:
@@ -90,6 +96,24 @@ def read(path: str | Path) -> Network:
             OverflowError, AttributeError) as error:  # fmt: skip
         reason = " ".join((str(error) or type(error).__name__).split())[:80]
         raise SpikewireError(f"{path}: is not a complete packed file ({reason})") from None
+
+
+def checksum(network: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the CRC-32 that a packed file stores as ``crc32``.
+
+    Args:
+        network: The JSON text of the field ``network``.
+        arrays: All arrays of the file by name.
+
+    Returns:
+        Eight hexadecimal digits, of the text, then of name, type, shape and bytes of each array in
+        the order of names.
+    """
+    total = zlib.crc32(network.encode())
+    for name, array in sorted(arrays.items()):
+        total = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), total)
+        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+    return f"{total:08x}"
 
 
 def quantise(network: Network, values: str) -> Network:
@@ -253,7 +277,8 @@ def _unpack_values(
         scale = _check_array(own.get("scale"), np.float32)
         expected = f"{shape[0]}, one per output"
         check(len(scale) == shape[0], f"{name}: scale", len(scale), expected)
-        return values * scale[index // math.prod(shape[1:])]
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity and nan are refused later
+            return values * scale[index // math.prod(shape[1:])]
     known = values.dtype in (np.float16, np.float32)
     check(known, f"{name}: values", str(values.dtype), "float32, float16 or int8")
     return values.astype(np.float32)
