@@ -14,7 +14,7 @@ from refusal import refused
 from trainer import config
 
 from spikewire import files, report
-from spikewire.deploy import export
+from spikewire.deploy import export_run
 from spikewire.frontier.jobs import Job
 from spikewire.frontier.outcomes import Outcome, save_outcomes
 from spikewire.runs.rundir import RunDir
@@ -50,7 +50,7 @@ def other_writers():
     outcomes = [Outcome(Job("digits", "budget", 0.1, n), 0.5, 0.1, 1.0) for n in range(9)]
     for kind, name in (("packed", "packed"), ("nir", "nir"), ("coo", "lists/0-fc1.npz")):
         out = f"out/{name.partition('/')[0]}"
-        yield f"out/{name}", partial(export, "run", format=kind, out=out, check_images=0)
+        yield f"out/{name}", partial(export_run, "run", format=kind, out=out, check_images=0)
     yield "out/report.md", lambda: report.write(["run"], "out/report.md", format="md")
     yield "out/frontier.json", lambda: save_outcomes(Path("out"), outcomes)
 
@@ -143,7 +143,9 @@ def test_an_error_at_the_last_moment_keeps_the_old_file(tmp_path, monkeypatch, f
 def test_a_half_written_folder_of_connection_lists_does_not_stay(intact, tmp_path, faults):
     run = intact / "finished"
     with full_after(3000):
-        refused(lambda: export(run, format="coo", out=tmp_path / "lists", check_images=0), "lists")
+        refused(
+            lambda: export_run(run, format="coo", out=tmp_path / "lists", check_images=0), "lists"
+        )
     assert os.listdir(tmp_path) == []
-    export(run, format="coo", out=tmp_path / "lists", check_images=0)
+    export_run(run, format="coo", out=tmp_path / "lists", check_images=0)
     faults("disk full, per writer", 1, 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 BINS, RATE_BINS = 60, 50
-LARGEST = 1e30  # of a bin's edge
+LARGEST, LARGEST_COUNT = 1e30, 1e12  # edge of a bin; count or epoch
 NAME_LENGTH = 200
 
 
@@ -83,6 +83,6 @@ def _check_numbers(key: str, values: np.ndarray, at_least: float) -> None:
     kinds = "f" if key.endswith("range") else "iu"
     if values.dtype.kind not in kinds or not values.dtype.isnative:
         raise ValueError(f"{key} has dtype {values.dtype}")
-    largest = 1e9 if key == "epochs" else LARGEST
+    largest = LARGEST if key.endswith("range") else LARGEST_COUNT
     if values.size and not (at_least <= values.min() and values.max() <= largest):
         raise ValueError(f"{key} is not in its range")
