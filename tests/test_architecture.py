@@ -14,7 +14,7 @@ ORDER = (
     {"kernels"},
     {"nn"},
     {"pruning"},
-    {"methods", "plasticity", "metrics", "data"},
+    {"methods", "plasticity", "metrics", "data", "integrations"},
     {"config", "distributed"},
     {"runs"},
     {"train", "formats"},

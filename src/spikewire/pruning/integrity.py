@@ -37,6 +37,15 @@ class WriteGuard:
         checksum = _checksum(weight) if deep else None
         return cls(weight._version, weight.data_ptr(), weight.dtype, weight.device, checksum)
 
+    def only_moved(self, weight: Tensor) -> bool:
+        """Return whether the weight is on another device, with the same values.
+
+        Without a checksum it cannot be known, and is not assumed.
+        """
+        if weight.device == self.device or weight.dtype != self.dtype or self.checksum is None:
+            return False
+        return bool(_checksum(weight).to(self.device) == self.checksum)
+
     def violation(self, weight: Tensor) -> str | None:
         """Return what happened to the weight since, or None."""
         if weight.dtype != self.dtype:
@@ -66,6 +75,13 @@ class Guards:
     def renew(self, layers: Sequence[Layer], deep: bool) -> None:
         """Remember the weights as they are now; `deep` also takes their checksums."""
         self.of_layer.update({x.name: WriteGuard.of(x.weight, deep) for x in layers})
+
+    def follow(self, layers: Sequence[Layer]) -> None:
+        """Move the state of layers whose weight was moved to another device, and nothing else."""
+        for layer in layers:
+            if self.of_layer[layer.name].only_moved(layer.weight):
+                layer.to_device_of_weight()
+                self.renew([layer], deep=True)
 
     def check(self, layers: Sequence[Layer]) -> None:
         """Raise if one of the weights was written since.

@@ -56,6 +56,10 @@ class Layer:
         scale = getattr(self.optimizer, "grad_scale", None)
         return self.weight.grad if scale is None else self.weight.grad / scale
 
+    def to_device_of_weight(self) -> None:
+        """Move the state to where the weight is: ``model.to(device)`` moves only the model."""
+        self.state = {key: value.to(self.weight.device) for key, value in self.state.items()}
+
 
 def prunable(name: str, module: nn.Module) -> bool:
     """Return whether a module's `weight` is pruned by default: conv and linear, not depthwise.

@@ -72,6 +72,7 @@ class Steps:
             return
         owned = [x for x in self.pruner.layers if x.optimizer is optimizer]
         require_same_parameters(self.pruner.attached_model, owned)
+        self.guards.follow(self.pruner.layers)
         own = [x for x in owned if x.weight.grad is not None]
         self.guards.check(own)
         self.turn = self.pruner.optimizers.index(optimizer)
@@ -120,6 +121,7 @@ class Steps:
         """Restore open layers; raise if a weight was modified or replaced from outside."""
         self.restore()
         require_same_parameters(self.pruner.attached_model, self.pruner.layers)
+        self.guards.follow(self.pruner.layers)
         self.guards.check(self.pruner.layers)
 
 
