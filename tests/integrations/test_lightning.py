@@ -211,3 +211,30 @@ def test_a_method_that_cannot_attach_says_so(tmp_path):
     callback = PrunerCallback(Lottery(rounds=3), total_steps=2)
     with pytest.raises(SpikewireError, match="rounds: 3 do not fit in 2 steps"):
         trainer(tmp_path, callback).fit(Automatic(), loader())
+
+
+class Two(Automatic):
+    """Two optimizers, stepped by hand one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in self.optimizers():
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [new_optimizer(self.net[:2]), new_optimizer(self.net[2:])]
+
+
+def test_two_optimizers_in_manual_optimization_equal_one(tmp_path):
+    expected, _ = plain_run(build("budget"))
+    module, callback = Two(), PrunerCallback(build("budget"))
+    trainer(tmp_path, callback).fit(module, loader())
+    assert callback.pruner.step == STEPS
+    assert same(expected, module.net)

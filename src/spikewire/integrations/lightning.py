@@ -69,9 +69,7 @@ class PrunerCallback(pl.Callback):
             )
         saved, self._saved = self._saved, None
         if saved is not None and "pruner" not in saved:
-            raise SpikewireError(
-                "ckpt_path: the checkpoint was saved after the pruner finished"
-            )
+            raise SpikewireError("ckpt_path: the checkpoint was saved after the pruner finished")
         self.pruner = self.method.attach(
             pl_module,
             *trainer.optimizers,
