@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
-from spikewire import METHODS, SpikewireError
+from spikewire import METHODS, SpikewireError, TrainingFailed
 from spikewire.fields import defaults
 from spikewire.pruning.selection import target_count
 from spikewire.pruning.steps import is_checksum_step
@@ -339,6 +339,41 @@ def test_a_closure_equals_a_plain_step_bit_for_bit(name):
         assert all(map(torch.equal, plain.model.parameters(), closed.model.parameters()))
         expected, found = plain.pruner.finish(), closed.pruner.finish()
         assert all(torch.equal(expected[key], found[key]) for key in TARGETS)
+
+
+@EVERY
+@pytest.mark.parametrize("after", [2, 14, 20])
+def test_training_that_has_failed_never_ends_in_silence(name, after):
+    """NaN gradients: selection by NaN scores keeps nothing, and the zeros would look finite."""
+    run = Run(name, Case(optimizer="sgd")).step(after)
+
+    def fail_and_finish():
+        for _ in range(TOTAL - after):
+            run.backward()
+            for weight in run.weights.values():
+                weight.grad.fill_(torch.nan)
+            run.optimizer.step()
+        run.pruner.finish()
+
+    with pytest.raises(TrainingFailed) as caught:
+        fail_and_finish()
+    assert "\n" not in str(caught.value)
+
+
+@EVERY
+def test_a_layer_of_size_0_is_left_out(name):
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"full": nn.Linear(6, 4), "empty": nn.Linear(6, 1)})
+    model["empty"].weight = nn.Parameter(torch.empty(0, 6))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match=r"empty: empty\.weight, 0 weights"):
+        pruner = build(name, 0.5).attach(model, optimizer, total_steps=4)
+    for _ in range(2):
+        model["full"](torch.ones(1, 6)).sum().backward()
+        optimizer.step()
+    pruner.stats()
+    assert list(pruner.summary().skipped) == list(pruner.skipped)
+    pruner.detach()
 
 
 @EVERY

@@ -9,6 +9,8 @@ from torch.optim import SGD
 from torch.optim.swa_utils import AveragedModel
 
 from spikewire import DeepR, Dense, SpikewireError, apply_masks
+from spikewire.pruning.masks import connectivity, layer_rows, totals
+from spikewire.pruning.statistics import MaskCounter
 
 MASK = torch.tensor([[True, False], [False, True]])
 
@@ -105,3 +107,12 @@ def test_a_copy_and_an_average_take_the_masks_of_the_run():
         apply_masks(other, masks)
         assert (other.weight[absent] == 0).all()
         assert (other.weight != 0).any()
+
+
+def test_nothing_is_a_connectivity_of_0_not_a_division_by_0():
+    assert connectivity({}) == 0.0
+    empty = {"w": torch.empty(0, 3, dtype=torch.bool)}
+    assert connectivity(empty) == 0.0
+    assert layer_rows(empty)[0]["connectivity"] == 0.0
+    assert MaskCounter(empty).changes(empty)["w"]["turnover"] == 0.0
+    assert totals({})["connectivity"] == 0.0

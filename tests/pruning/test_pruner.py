@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW, NAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spikewire import Budget, DeepR, Dense, GradR, SoftDeepR, SpikewireError
 from spikewire.fields import defaults, values
@@ -729,6 +730,32 @@ def test_stats_count_what_changed_since_the_last_call():
     pruner.finish()
     assert pruner.summary() == [row]
     assert model.weight.tolist() == [[2.0, 0.0], [2.0, 0.0]]
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations on tensors."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Budget, DeepR, Dense])
+def test_statistics_do_not_read_masks_that_were_not_written(kind):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.0)
+    options = {"every": 4} if kind is Budget else {}
+    pruner = kind(**options).attach(model, optimizer, total_steps=8)
+    for step in range(8):
+        train(model, optimizer, start=step)
+        first = pruner.stats()
+        with Operations() as operations:
+            again = pruner.stats()
+        assert operations.count == 0
+        assert again == {**first, "pruned": 0.0, "regrown": 0.0}
+        assert first["connectivity"] == pruner.connectivity()
 
 
 def test_masks_are_copies():

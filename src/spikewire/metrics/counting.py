@@ -19,6 +19,7 @@ from spikewire.metrics.links import (
     first_tensor,
 )
 from spikewire.metrics.records import Firing, LayerMeasure, Measurement
+from spikewire.nn.names import unwrap
 from spikewire.nn.neurons import Neuron
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 
@@ -64,6 +65,7 @@ def measure(
         >>> found = spikewire.measure(model, images, masks=pruner.masks())
         >>> found.synops, found.synapses_reached, found.energy().compute
     """
+    model = unwrap(model)  # the hooks count in the modules themselves, by their own names
     layers = synaptic_layers(model)
     check(bool(layers), "model", type(model).__name__, "one with conv or linear layers")
     present = {name: _mask(name, module, masks) for name, module in layers.items()}

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from spikewire.text import percent, size, table
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -37,6 +39,10 @@ class Energy:
 
     compute: float
     memory: float
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class LayerMeasure:
     @property
     def connectivity(self) -> float:
         """Fraction of the weights that exist."""
-        return self.present / self.weights
+        return _ratio(self.present, self.weights)
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ class Measurement:
     @property
     def connectivity(self) -> float:
         """Fraction of all weights that exist."""
-        return sum(x.present for x in self.layers) / sum(x.weights for x in self.layers)
+        return _ratio(sum(x.present for x in self.layers), sum(x.weights for x in self.layers))
 
     @property
     def synapses(self) -> float | None:
@@ -221,6 +227,37 @@ class Measurement:
             "bytes_dense": self.bytes_dense,
             "bytes_packed": self.bytes_packed,
         }
+
+    def __str__(self) -> str:
+        layers = [
+            (x.name, f"{x.weights:,}", f"{x.present:,}", x.connectivity, x.synops, x.macs)
+            for x in self.layers
+        ]
+        sums = (sum(x.weights for x in self.layers), sum(x.present for x in self.layers))
+        total = ("total", *(f"{n:,}" for n in sums), self.connectivity, self.synops, self.macs)
+        rows = [
+            (name, weights, present, percent(part), f"{synops:,.0f}", f"{macs:,.0f}")
+            for name, weights, present, part, synops, macs in [*layers, total]
+        ]
+        header = ("layer", "weights", "present", "connectivity", "SynOps", "MACs")
+        return "\n".join([table(header, rows), *self._figures()])
+
+    def _figures(self) -> list[str]:
+        """Return the lines below the table: synapses, energy, firing, bytes, what is missing."""
+        energy, figures = self.energy(), self.row()
+        costs = f"compute {energy.compute / 1e3:,.1f} nJ, memory {energy.memory / 1e3:,.1f} nJ"
+        lines = [f"per sample (mean of {self.samples}): {costs}"]
+        if figures["synapses_reached"] is not None:
+            kinds = ("synapses", "synapses_reached", "synapses_alive")
+            present, reached, alive = (percent(figures[kind]) for kind in kinds)
+            lines.append(f"synapses {present}, reached from the input {reached}, alive {alive}")
+        if figures["rate"] is not None:
+            rate, silent = percent(figures["rate"]), percent(figures["silent"])
+            lines.append(f"firing rate {rate} per time step, {silent} of the neurons silent")
+        lines.append(f"parameters {size(self.bytes_dense)}, packed {size(self.bytes_packed)}")
+        if self.uncounted:
+            lines.append(f"not counted: {', '.join(self.uncounted)}")
+        return lines
 
     def _mean_over_neurons(self, values: list[float]) -> float | None:
         """Return the mean of one value per spiking layer, weighted by its number of neurons."""

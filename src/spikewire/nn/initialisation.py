@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from spikewire.errors import check
+from spikewire.errors import SpikewireError
 from spikewire.nn.layers import Dropout, Spiking
 from spikewire.nn.neurons import Neuron
 from spikewire.nn.synapses import SYNAPTIC
@@ -55,7 +55,12 @@ def scale_to_fire_(model: Spiking, images: Tensor) -> None:
             x = model.advance(layer, x)
             if isinstance(layer, SYNAPTIC) and isinstance(neuron, Neuron):
                 spread = x.std(correction=0)
-                check(bool(spread > 0), f"images: std of the current of {name}", 0.0, "above 0")
+                if not bool(spread > 0):
+                    raise SpikewireError(
+                        f"{name}: gets the same current from all images, so its weights cannot be "
+                        "scaled to fire; the images are constant, or too few synapses are left: "
+                        "use a higher connectivity or another init"
+                    )
                 scale = (neuron.threshold - neuron.rest) / spread
                 for parameter in layer.parameters():
                     parameter.mul_(scale)
