@@ -112,14 +112,14 @@ def test_paper_presets_are_the_papers(preset, epochs, batch_size, augment):
     assert (config.loss, config.time_steps, config.tau) == ("mse-rate", 8, 2.0)
     assert (config.threshold, config.surrogate, config.init) == (1.0, "atan", "default")
     assert (config.weight_decay, config.warmup, config.readout) == (0.0, 0.0, "spikes")
-    assert config.options["sparsity"] == 0.95
+    assert config.options["p"] == 0.95
 
 
 def test_flags_beat_the_file_which_beats_the_preset(written):
-    path = written("epochs = 7\nlr = 1\n[gradr]\nalpha = 0.5\nsparsity = 0.6\n")
-    config = resolve("mnist-paper", path, {"lr": "0.25", "sparsity": "0.7"})
+    path = written("epochs = 7\nlr = 1\n[gradr]\nalpha = 0.5\np = 0.6\n")
+    config = resolve("mnist-paper", path, {"lr": "0.25", "p": "0.7"})
     assert (config.batch_size, config.epochs, config.lr) == (128, 7, 0.25)
-    assert (config.options["alpha"], config.options["sparsity"]) == (0.5, 0.7)
+    assert (config.options["alpha"], config.options["p"]) == (0.5, 0.7)
 
 
 def test_a_file_alone_starts_from_the_defaults(written):
@@ -159,6 +159,23 @@ def test_flags_are_read_like_toml():
     )
 
 
+def test_a_section_sets_a_rate_for_its_method_alone(written):
+    path = written("lr = 0.1\n[budget]\nlr = 0.2\nepochs = 3\nramp = 0.5\n")
+    assert resolve(file=path).lr == 0.1
+    config = resolve(file=path, flags={"method": "budget"})
+    assert (config.lr, config.epochs, config.options["ramp"]) == (0.2, 3, 0.5)
+    assert resolve(file=path, flags={"method": "budget", "lr": "0.3"}).lr == 0.3
+    again = written(config.to_toml())  # as a resumed run reads it
+    assert "lr = 0.2" in config.to_toml().partition("[budget]")[0]
+    assert resolve(file=again) == config
+
+
+def test_a_file_above_a_preset_overrides_the_presets_rate_for_a_method(written):
+    budget = {"method": "budget"}
+    assert resolve("digits", flags=budget).lr < resolve("digits").lr  # which makes it collapse
+    assert resolve("digits", written("lr = 0.7\n"), budget).lr == 0.7
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
@@ -179,9 +196,16 @@ def test_flags_are_read_like_toml():
         ("options = 3", ["mine.toml", "'options'"]),
         ("[gradx]\nalpha = 1", ["mine.toml: section", "did you mean 'gradr'"]),
         ("[gradr]\nalhpa = 1", ["mine.toml: field of [gradr]", "did you mean 'alpha'"]),
+        ("[gradr]\nlr = -1", ["mine.toml: [gradr] lr", "-1"]),
+        ("[gradr]\nmethod = 'budget'", ["mine.toml: field of [gradr]", "'method'"]),
         ("[gradr]\nalpha = 'x'", ["mine.toml: [gradr] alpha", "a number"]),
         ("[gradr]\nalpha = -1", ["mine.toml: [gradr] alpha", "-1"]),
-        ("[gradr]\nsparsity = 0.4", ["mine.toml: [gradr] sparsity", "0.5"]),
+        ("[gradr]\np = 0.4", ["mine.toml: [gradr] p", "0.5"]),
+        (
+            "[gradr]\nsparsity = 0.9",
+            ["[gradr] sparsity", "did you mean connectivity = 0.1?"],
+        ),
+        ("sparsity = 0.75", ["mine.toml: field sparsity", "did you mean connectivity = 0.25?"]),
         ("dataset = 'mnits'", ["mine.toml: dataset", "did you mean 'mnist'"]),
         ("epochs = ", ["mine.toml", "is not TOML"]),
     ],
@@ -201,7 +225,9 @@ def test_a_wrong_file_is_refused(written, text, parts):
         ({"method": "gradient"}, ["--method: unknown 'gradient'", "gradr"]),
         ({"model": "lenet"}, ["--model: unknown 'lenet'", "did you mean 'lenet5'"]),
         ({"alpha": "-1"}, ["--alpha: -1.0"]),
-        ({"sparsity": "0.2"}, ["--sparsity: 0.2"]),
+        ({"p": "0.2"}, ["--p: 0.2"]),
+        ({"sparsity": "0.9"}, ["--sparsity: unknown; did you mean --connectivity 0.1?"]),
+        ({"sparsity": "90"}, ["--sparsity: unknown; did you mean --connectivity X?"]),
         ({"method": "deepr", "connectivity": "1.5"}, ["--connectivity: 1.5", "(0, 1]"]),
         ({"method": "dense", "alpha": "1"}, ["--alpha: belongs to", "gradr", "not to 'dense'"]),
         ({"batch_sise": "1"}, ["flag: unknown '--batch-sise'", "did you mean '--batch-size'"]),
@@ -228,6 +254,8 @@ def test_the_constructor_checks_too():
         Config(epochs=0)
     with pytest.raises(SpikewireError, match="field of gradr: unknown 'alhpa'"):
         Config(options={"alhpa": 1.0})
+    with pytest.raises(SpikewireError, match=r"sparsity: unknown; did you mean connectivity=0\.1"):
+        Config(options={"sparsity": 0.9})
 
 
 def test_differences_name_what_decides_the_outcome():

@@ -440,3 +440,9 @@ def test_two_ranks_hold_the_same_masks_and_weights(tmp_path):
         assert all(map(torch.equal, first[name], second[name])), name
         alone = Run(name, Case(seed=100), total_steps=8).step(8)
         assert not torch.equal(first[name][0], alone.model[0].weight), "gradients were not shared"
+
+
+@EVERY
+def test_a_sparsity_is_answered_with_the_connectivity(name):
+    with pytest.raises(SpikewireError, match=r"^sparsity: unknown; .* connectivity=0\.1\?"):
+        METHODS[name](sparsity=0.9)

@@ -36,6 +36,29 @@ def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
     return SpikewireError(f"{field}: unknown {_shown(word)};{hint} known: {', '.join(names)}")
 
 
+def not_sparsity(field: str, value: object, form: str) -> SpikewireError:
+    """Return the error for a sparsity where the connectivity, 1 - sparsity, is meant.
+
+    Args:
+        field: where it was given.
+        value: what was given, a number or its text.
+        form: how a connectivity is written there; ``{}`` stands for the number.
+
+    Example:
+        >>> raise not_sparsity("--sparsity", "0.9", "--connectivity {}")
+        SpikewireError: --sparsity: unknown; did you mean --connectivity 0.1? it is the fraction ...
+    """
+    try:
+        sparsity = float(str(value))
+    except ValueError:
+        sparsity = -1.0
+    number = f"{1 - sparsity:g}" if 0 <= sparsity < 1 else "X"
+    return SpikewireError(
+        f"{field}: unknown; did you mean {form.format(number)}? it is the fraction of weights that "
+        "exist, 1 - sparsity"
+    )
+
+
 def check(holds: bool, field: str, value: object, allowed: str) -> None:
     """Raise unless `holds`: ``field: value is not allowed; it must be ...``.
 

@@ -88,7 +88,7 @@ def test_methods_lists_every_method_with_its_fields(call):
     code, out, _ = call("methods")
     assert code == 0
     assert all(name in out for name in METHODS)
-    assert "--sparsity" in out
+    assert "--p" in out
     assert "0.95" in out
     assert "[0.5, 1)" in out, "the range of a field"
     assert "[ramp, 1]" in out, "brackets are not markup"
@@ -219,7 +219,10 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
         (["train", "--alpha", "-1"], ["--alpha: -1.0 is not allowed"]),
         (["train", "--method", "deepr", "--connectivity", "2"], ["--connectivity: 2.0"]),
         (["train", "--connectivity", "0"], ["--connectivity: 0.0"]),
-        (["train", "--sparsity", "0.4"], ["--sparsity: 0.4", "0.5"]),
+        (["train", "--p", "0.4"], ["--p: 0.4", "0.5"]),
+        (["train", "--sparsity", "0.9"], ["--sparsity", "did you mean --connectivity 0.1?"]),
+        (["train", "--sparsity=0.95"], ["--sparsity", "did you mean --connectivity 0.05?"]),
+        (["train", "--sparsity"], ["--sparsity", "did you mean --connectivity X?"]),
         (["train", "--model", "mnist-mlp"], ["model: 'mnist-mlp'"]),
         (["train", "--augment", "shift:9"], ["augment: 9"]),
         (["train", "--config", "none.toml"], ["none.toml", "cannot be read"]),

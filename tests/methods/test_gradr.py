@@ -53,7 +53,7 @@ def test_with_sgd_equals_algorithm_1(alpha, p, reaches_mu):
     task, lr = Task(*SIZES), 1.0
     optimizer = torch.optim.SGD(task.weights, lr=lr)
     reference = gradr_sgd(task.flat(), task.gradient(), lr=lr, alpha=alpha, p=p, steps=STEPS)
-    ours = run(task, optimizer, GradR(alpha=alpha, sparsity=p))
+    ours = run(task, optimizer, GradR(alpha=alpha, p=p))
     seen = agree(ours, reference, location(p, alpha) if alpha else -math.inf)
     assert (seen["below mu"] > 0) == reaches_mu
     assert seen["pruned"] > 0
@@ -65,7 +65,7 @@ def test_with_adam_the_prior_stays_outside_the_moments(alpha, p, reaches_mu):
     task, lr = Task(*SIZES, seed=1), 0.02
     optimizer = torch.optim.Adam(task.weights, lr=lr)
     reference = gradr_adam(task.flat(), task.gradient(), lr=lr, alpha=alpha, p=p, steps=STEPS)
-    ours = run(task, optimizer, GradR(alpha=alpha, sparsity=p))
+    ours = run(task, optimizer, GradR(alpha=alpha, p=p))
     seen = agree(ours, reference, location(p, alpha) if alpha else -math.inf)
     assert (seen["below mu"] > 0) == reaches_mu
     assert seen["pruned"] > 0
@@ -114,7 +114,7 @@ def test_moving_the_signed_latent_equals_moving_theta_itself(name, alpha, p):
     theta = torch.nn.Parameter(start * sign)
     twin = OPTIMIZERS[name]([theta])
     mu, lr = location(p, alpha), twin.param_groups[0]["lr"]
-    ours = run(task, OPTIMIZERS[name](task.weights), GradR(alpha=alpha, sparsity=p), steps=50)
+    ours = run(task, OPTIMIZERS[name](task.weights), GradR(alpha=alpha, p=p), steps=50)
     for step, (weights, mask) in enumerate(ours):
         shown = (theta.detach().relu() * sign).tolist()
         theta.grad = sign * torch.tensor(gradient(shown, step), dtype=torch.float64)
@@ -130,7 +130,7 @@ def test_moving_the_signed_latent_equals_moving_theta_itself(name, alpha, p):
 def test_by_hand():
     layer = row(0.5, -0.2, 0.0, 0.05)  # theta = .5 .2 0 .05, s = + - + +
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    pruner = GradR(alpha=1.0, sparsity=0.95).attach(layer, optimizer, total_steps=2)
+    pruner = GradR(alpha=1.0, p=0.95).attach(layer, optimizer, total_steps=2)
     pull(layer, optimizer, 1.0, 1.0, -3.0, 2.0)
     # theta - .1 (s g + 1) = .5 - .2, .2 - 0, 0 + .2, .05 - .3
     assert layer.weight.tolist()[0] == pytest.approx([0.3, -0.2, 0.2, 0.0], abs=1e-7)
@@ -144,7 +144,7 @@ def test_by_hand():
 def test_below_mu_the_prior_lifts_by_hand():
     layer = row(0.05, -0.05, 0.4, -0.4)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    GradR(alpha=1.0, sparsity=0.5).attach(layer, optimizer, total_steps=2)  # mu = 0
+    GradR(alpha=1.0, p=0.5).attach(layer, optimizer, total_steps=2)  # mu = 0
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)  # theta = -.05 -.05 .3 .3
     assert layer.weight.tolist()[0] == pytest.approx([0.0, 0.0, 0.3, -0.3], abs=1e-7)
     pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)  # the first two are below mu: -.05 + .1
@@ -165,7 +165,7 @@ def test_the_target_has_no_effect_where_mu_is_out_of_reach():
     for p in (0.6, 0.99):
         task = Task(*SIZES, dtype=torch.float32)
         optimizer = torch.optim.Adam(task.weights, lr=1e-2)
-        ends.append(list(run(task, optimizer, GradR(alpha=1e-3, sparsity=p), steps=100)))
+        ends.append(list(run(task, optimizer, GradR(alpha=1e-3, p=p), steps=100)))
     assert ends[0] == ends[1]
     assert ends[0][-1] != ends[0][0]
 
@@ -226,8 +226,8 @@ def test_a_target_of_1_keeps_every_synapse_even_a_zero_weight(dtype):
 
 @pytest.mark.parametrize("p", [0.49, 0.0, 1.0, -1.0, math.nan])
 def test_a_target_below_one_half_is_refused(p):
-    with pytest.raises(SpikewireError, match=r"^sparsity: .* it must be in \[0\.5, 1\)"):
-        GradR(sparsity=p)
+    with pytest.raises(SpikewireError, match=r"^p: .* it must be in \[0\.5, 1\)"):
+        GradR(p=p)
 
 
 @pytest.mark.parametrize("alpha", [-1e-9, math.nan, math.inf])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from spikewire.config import flag, method_fields, presets, resolve, settings
-from spikewire.errors import SpikewireError, check, unknown
+from spikewire.errors import SpikewireError, check, not_sparsity, unknown
 from spikewire.fields import describe, show
 
 MANY = 20  # flags that a one-line error does not list
@@ -31,12 +31,15 @@ class Parser(argparse.ArgumentParser):
         found, rest = self.parse_known_args(arguments)
         for word in rest:
             if word.startswith("-"):
-                raise self.no_flag(word.partition("=")[0])
+                name, equals, value = word.partition("=")
+                raise self.no_flag(name, value if equals else "".join(rest[1:2]))
             raise SpikewireError(f"{word}: not expected here; see {self.prog} --help")
         return vars(found)
 
-    def no_flag(self, word: str) -> SpikewireError:
+    def no_flag(self, word: str, value: str) -> SpikewireError:
         """Return the error for an unknown flag; many valid flags are not listed in it."""
+        if word == "--sparsity" and "--connectivity" in self._option_string_actions:
+            return not_sparsity(word, value, "--connectivity {}")
         error = unknown("flag", word, self._option_string_actions)
         if len(self._option_string_actions) <= MANY:
             return error

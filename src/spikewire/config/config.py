@@ -5,7 +5,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spikewire.errors import check, unknown
+from spikewire.errors import check, not_sparsity, unknown
 from spikewire.fields import (
     declared,
     defaults,
@@ -215,6 +215,8 @@ def _completed(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     kind = methods()[method]
     rules = method_fields(method)
     for key in options.keys() - rules.keys():
+        if key == "sparsity":
+            raise not_sparsity(key, options[key], "connectivity={}")
         raise unknown(f"field of {method}", key, rules)
     for key, default in method_defaults(method).items():
         check(key in options or default is not MISSING, key, None, f"given for {method!r}")

@@ -1,7 +1,8 @@
 """Where the values of a `Config` come from: presets, TOML files and flags, each over the last.
 
 TOML's top level holds the fields of `Config`; a section named like a method (``[gradr]``) holds
-that method's fields. Flags are text, read as TOML would be.
+that method's fields, and settings for runs with that method (``lr`` in ``[budget]``), which go
+before those of the same file's top level. Flags are text, read as TOML would be.
 """
 
 import tomllib
@@ -18,7 +19,7 @@ from spikewire.config.config import (
     methods,
     settings,
 )
-from spikewire.errors import SpikewireError, check, unknown
+from spikewire.errors import SpikewireError, check, not_sparsity, unknown
 from spikewire.fields import check_value, parse
 
 
@@ -71,24 +72,44 @@ def _preset(name: str, known: Mapping[str, str]) -> list[tuple[str, dict[str, An
 def _merge(layers: list[tuple[str, dict[str, Any]]], flags: Mapping[str, str]) -> Config:
     """Merge tables and flags, later ones first; an error names where its value came from."""
     found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for name, table in layers:
-        for key, value in _top(name, table):
-            found[key], origin[key] = value, f"{name}: {key}"
-    for key in flags.keys() & settings().keys():
-        found[key], origin[key] = parse(flags[key], get_type_hints(Config)[key]), flag(key)
+        _check_names(name, table)
     try:
-        method = check_value(settings()["method"], found.get("method", Config.method), Config)
-        found["options"] = options = {}
+        method = _method(layers, flags, origin)
         for name, table in layers:
-            _overlay_(options, table.get(method, {}), method)
-            origin |= {key: f"{name}: [{method}] {key}" for key in table.get(method, {})}
-        _overlay_(options, given := _method_flags(flags, method), method)
-        origin |= {key: flag(key) for key in given}
-        return Config(**found)
+            own, general = _split(table.get(method, {}))
+            top = {key: value for key, value in table.items() if key in settings()}
+            found |= top | general
+            _overlay_(options, own, method)
+            origin |= {key: f"{name}: {key}" for key in top}
+            origin |= {key: f"{name}: [{method}] {key}" for key in own | general}
+        own, general = _read_flags(flags, method)
+        found |= general
+        _overlay_(options, own, method)
+        origin |= {key: flag(key) for key in flags}
+        return Config(**found, options=options)
     except SpikewireError as error:
         key, _, rest = str(error).partition(":")
         raise SpikewireError(f"{origin.get(key, key)}:{rest}") from None
+
+
+def _method(
+    layers: list[tuple[str, dict[str, Any]]], flags: Mapping[str, str], origin: dict[str, str]
+) -> str:
+    """Return the name of the method, which decides the sections that count."""
+    named = [("method", Config.method)]
+    named += [(f"{name}: method", table["method"]) for name, table in layers if "method" in table]
+    named += [("--method", flags["method"])] if "method" in flags else []
+    origin["method"], method = named[-1]
+    return check_value(settings()["method"], method, Config)
+
+
+def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the method's own fields, and the settings of `Config`."""
+    general = {key: value for key, value in values.items() if key in settings()}
+    return {key: value for key, value in values.items() if key not in general}, general
 
 
 def _overlay_(options: dict[str, Any], upper: Mapping[str, Any], method: str) -> None:
@@ -100,31 +121,38 @@ def _overlay_(options: dict[str, Any], upper: Mapping[str, Any], method: str) ->
     options.update(upper)
 
 
-def _method_flags(flags: Mapping[str, str], method: str) -> dict[str, Any]:
-    """Return the flags that are the method's fields, read by their types."""
-    hints = get_type_hints(methods()[method])
+def _read_flags(flags: Mapping[str, str], method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the flags that are the method's fields, and those that are settings, by type."""
+    hints = get_type_hints(methods()[method]) | get_type_hints(Config)
     for key in flags.keys() - settings().keys() - method_fields(method).keys():
-        raise _misplaced(key, method)
-    return {key: parse(text, hints[key]) for key, text in flags.items() if key not in settings()}
+        raise _misplaced(key, flags[key], method)
+    return _split({key: parse(text, hints[key]) for key, text in flags.items()})
 
 
-def _top(name: str, table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Yield a table's settings; refuse names that are neither a setting nor a method's field."""
+def _check_names(name: str, table: Mapping[str, Any]) -> None:
+    """Raise for a name that is neither a setting nor a section of a method with its fields."""
     known = settings()
     for key, value in table.items():
         if isinstance(value, dict):
             if key not in methods():
                 raise unknown(f"{name}: section", key, methods())
-            for word in value.keys() - method_fields(key).keys():
-                raise unknown(f"{name}: field of [{key}]", word, method_fields(key))
+            allowed = {*method_fields(key), *known} - {"method"}
+            for word in value.keys() - allowed:
+                raise _unknown(f"{name}: field of [{key}]", word, value[word], allowed)
         elif key not in known:
-            raise unknown(f"{name}: field", key, known)
-        else:
-            yield key, value
+            raise _unknown(f"{name}: field", key, value, known)
 
 
-def _misplaced(key: str, method: str) -> SpikewireError:
+def _unknown(field: str, key: str, value: Any, allowed: Iterable[str]) -> SpikewireError:
+    if key == "sparsity":
+        return not_sparsity(f"{field} {key}", value, "connectivity = {}")
+    return unknown(field, key, allowed)
+
+
+def _misplaced(key: str, text: str, method: str) -> SpikewireError:
     """Return the error for a flag of another method, or of none."""
+    if key == "sparsity":
+        return not_sparsity("--sparsity", text, "--connectivity {}")
     others = sorted(name for name in methods() if key in method_fields(name))
     if others:
         return SpikewireError(f"{flag(key)}: belongs to {', '.join(others)}, not to {method!r}")

@@ -29,11 +29,11 @@ def laplace_sparsity(mu: float, alpha: float) -> float:
     return 0.5 * math.exp(-alpha * mu) if mu > 0 else 1 - 0.5 * math.exp(alpha * mu)
 
 
-def laplace_location(sparsity: float, alpha: float) -> float:
-    """Return the mu whose prior prunes a fraction `sparsity`: the inverse of Eq. 9 (Eq. 10)."""
+def laplace_location(p: float, alpha: float) -> float:
+    """Return the mu whose prior prunes a fraction `p`: the inverse of Eq. 9 (Eq. 10)."""
     if alpha == 0:
         return -math.inf  # a flat prior has no pull; its location does not matter
-    return -math.log(2 * sparsity) / alpha if sparsity < 0.5 else math.log(2 - 2 * sparsity) / alpha
+    return -math.log(2 * p) / alpha if p < 0.5 else math.log(2 - 2 * p) / alpha
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,11 @@ class GradR(Latent):
     alpha: float | None = setting(
         None, "penalty: how strongly the prior drags every theta down (1e-3)", within="[0, inf)"
     )
-    sparsity: float = setting(0.95, "the paper's p, which sets mu", within="[0.5, 1)")
+    p: float = setting(
+        0.95,
+        "the paper's p, which sets mu; in its settings no theta gets that low",
+        within="[0.5, 1)",
+    )
     connectivity: float | None = setting(
         None, "target fraction of weights; none: alpha decides", within="(0, 1]"
     )
@@ -88,7 +92,7 @@ class GradR(Latent):
         """Apply the prior to theta as it was before the step; the optimizer adds its own move."""
         if self.alpha is None:
             return
-        mu = laplace_location(self.sparsity, self.alpha)
+        mu = laplace_location(self.p, self.alpha)
         for layer in layers:
             drag_(layer.weight, layer.state["sign"], mu, layer.lr * self.alpha)
 

@@ -13,13 +13,14 @@ say what the optimizer moves and what the network sees. All run-time state is in
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spikewire.fields import only_one, validate
+from spikewire.errors import not_sparsity
+from spikewire.fields import declared, only_one, validate
 from spikewire.pruning.layers import Layer, Targets, prunable
 from spikewire.pruning.moments import cancel_weight_decay_, reset_moments_
 from spikewire.pruning.pruner import Pruner
@@ -36,6 +37,12 @@ class Method:
     name: ClassVar[str] = ""
     exclusive: ClassVar[tuple[str, ...]] = ()  # fields of which only one may be given
     for_trained: ClassVar[dict[str, Any]] = {}  # values for trained weights (``--start``)
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Answer a sparsity with the connectivity that is meant."""
+        if "sparsity" in given and "sparsity" not in declared(cls):
+            raise not_sparsity("sparsity", given["sparsity"], "connectivity={}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         validate(self)
