@@ -103,7 +103,10 @@ def test_presets_resolve_with_every_section_they_hold(preset):
 
 @pytest.mark.parametrize(
     ("preset", "epochs", "batch_size", "augment"),
-    [("mnist-paper", 512, 128, ()), ("cifar10-paper", 2048, 16, ("crop:4", "flip"))],
+    [
+        ("mnist-paper", 512, 128, ("random-affine:30/0.15/0.85/1.11",)),
+        ("cifar10-paper", 2048, 16, ("crop:4", "flip")),
+    ],
 )
 def test_paper_presets_are_the_papers(preset, epochs, batch_size, augment):
     config = resolve(preset)
@@ -113,6 +116,12 @@ def test_paper_presets_are_the_papers(preset, epochs, batch_size, augment):
     assert (config.threshold, config.surrogate, config.init) == (1.0, "atan", "default")
     assert (config.weight_decay, config.warmup, config.readout) == (0.0, 0.0, "spikes")
     assert config.options["p"] == 0.95
+
+
+def test_paper_presets_follow_the_authors_code_where_the_text_is_silent():
+    mnist, cifar10 = resolve("mnist-paper"), resolve("cifar10-paper")
+    assert (mnist.mean, mnist.std) == ((0.1307,), (0.3081,))
+    assert (mnist.batchnorm, cifar10.batchnorm) == ("joint", "per-step")
 
 
 def test_flags_beat_the_file_which_beats_the_preset(written):

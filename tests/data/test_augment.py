@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 from spikewire.data import augment
 
@@ -126,3 +128,36 @@ def test_draws_cover_their_range_and_no_more():
     assert sheared[:, 0, 1].mean().abs() < 0.005
     sheared[:, 0, 1] = 0
     assert sheared.equal(torch.eye(2, 3).expand_as(sheared))
+
+
+def test_random_affine_is_the_one_of_torchvision():
+    """``RandomAffine(30, (0.15, 0.15), (0.85, 1.11))``; it resamples with Pillow, nearest pixel."""
+    generator = torch.Generator().manual_seed(5)
+    draw, apply = augment.parse("random-affine:30/0.15/0.85/1.11")
+    matrices = draw(20_000, (28, 28), generator)
+    linear = matrices[:, :, :2]
+    zoom = linear.det().rsqrt()
+    angle = torch.atan2(linear[:, 0, 1], linear[:, 0, 0]).rad2deg()
+    assert (zoom.min(), zoom.max()) == (
+        pytest.approx(0.85, abs=1e-3),
+        pytest.approx(1.11, abs=1e-3),
+    )
+    assert zoom.mean() == pytest.approx(0.98, abs=5e-3)
+    assert angle.abs().max() == pytest.approx(30, abs=0.05)
+    moves = -torch.linalg.solve(linear, matrices[:, :, 2])
+    assert (moves - moves.round()).abs().max() < 1e-4
+    assert sorted(set(moves.round().int().flatten().tolist())) == list(range(-4, 5))  # 0.15 * 28
+    images = torch.randint(0, 256, (40, 1, 28, 28), generator=generator, dtype=torch.uint8)
+    expected = torch.stack([pillow(*pair) for pair in zip(images, matrices, strict=False)])
+    same = (apply(images, matrices[:40]) == expected).float().mean()
+    assert same > 0.998  # a position halfway between two pixels may round to either
+
+
+def pillow(image, matrix):
+    """Resample with Pillow, whose coordinates are at the corners of pixels."""
+    (a, b, c), (d, e, f) = matrix.double().tolist()
+    half = 14.0
+    coefficients = (a, b, c + half - (a + b) * half, d, e, f + half - (d + e) * half)
+    picture = Image.fromarray(image[0].numpy())
+    turned = picture.transform((28, 28), Image.Transform.AFFINE, coefficients, Image.NEAREST)
+    return torch.from_numpy(np.array(turned))[None].float()

@@ -297,6 +297,42 @@ def test_whoever_opens_a_run_knows_its_centre(tmp_path):
     )
 
 
+# ---------------------------------------------------------------------- normalisation
+
+
+def test_other_constants_replace_those_of_the_data_set(data):
+    plain, other = (prepare(tiny(**c), data) for c in ({}, {"mean": (0.5,), "std": (0.25,)}))
+    for one, two in ((plain.train, other.train), (plain.test, other.test)):
+        (images, _), (seen, _) = next(one.epoch(0)), next(two.epoch(0))
+        torch.testing.assert_close((images - 0.5) / 0.25, seen, rtol=0, atol=1e-5)
+
+
+def test_constants_are_exported_and_must_fit(data, taught, tmp_path):
+    fit(tiny("budget", epochs=1, mean=(0.5,), std=(0.25,)), tmp_path / "a", data=data)
+    network = packed.read(export(tmp_path / "a").path)
+    assert (network.mean, network.std) == ((0.5,), (0.25,))
+    refused(lambda: prepare(tiny(mean=(0.5, 0.5)), data), "mean: (0.5, 0.5)", "per channel: 1")
+    refused(lambda: prepare(tiny(mean=(0.5,), teacher=str(taught))), "teacher: ", "normalised as")
+    refused(lambda: Config(batchnorm="per-step", sync_batchnorm=True), "batchnorm: 'per-step'")
+
+
+# ---------------------------------------------------------------------- BatchNorm per time step
+
+
+def test_a_run_with_batchnorm_per_step_updates_once_per_step_and_is_exported(
+    data, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(MODELS, "digits-mlp", Model(small_conv, (1, 8, 8)))
+    result = fit(tiny(epochs=1, batchnorm="per-step"), tmp_path, data=data)
+    tracked = result.model.bn1.num_batches_tracked
+    assert tracked == 4 * 5  # time steps x iterations
+    images = data.test_images / 255
+    runtime = Runtime(packed.read(export(tmp_path).path))
+    with torch.no_grad():
+        expected = result.model.eval()(images)
+    assert (runtime(images) == expected).float().mean() > 0.99
+
+
 # ---------------------------------------------------------------------- early time steps
 
 

@@ -71,7 +71,17 @@ class Config:
     teacher_weight: float = setting(0.5, "weight of the distillation loss", within="[0, 1)")
     start: str = setting("", "run directory of a trained network whose weights to start with")
     augment: tuple[str, ...] = setting(
-        (), "list of crop:PX, shift:PX, flip, cutout:PX, affine:PX/DEGREES/SCALE/SHEAR, cutmix"
+        (),
+        "list of crop:PX, shift:PX, flip, cutout:PX, affine:PX/DEGREES/SCALE/SHEAR, "
+        "random-affine:DEGREES/SHIFT/LOW/HIGH, cutmix",
+    )
+    mean: tuple[float, ...] = setting(
+        (),
+        "subtracted from pixels scaled to 0..1, one number per channel; none: the data set's own",
+        within="[-100, 100]",
+    )
+    std: tuple[float, ...] = setting(
+        (), "what they are then divided by, one number per channel", within="(0, 100]"
     )
     centre: float = setting(
         0.0,
@@ -102,6 +112,11 @@ class Config:
         "atan", "surrogate gradient", choices=("spikewire.nn.surrogates:SURROGATES",)
     )
     dropout: float | None = setting(None, "dropout; none: the model's own", within="[0, 1)")
+    batchnorm: str = setting(
+        "joint",
+        "BatchNorm statistics; joint: over all time steps, per-step: each its own, not fused",
+        choices=("spikewire.nn.batchnorm:BATCHNORMS",),
+    )
     init: str = setting(
         "default",
         "initial weights; firing: scaled so that no layer is silent",
@@ -135,6 +150,8 @@ class Config:
     def __post_init__(self) -> None:
         validate(self)
         check(not (self.graph and self.compile), "graph", True, "false together with compile")
+        joint = self.batchnorm == "joint" or not self.sync_batchnorm
+        check(joint, "batchnorm", self.batchnorm, "joint together with sync_batchnorm")
         parts, in_order = len(self.early_time_steps), sorted(self.early) == list(self.early)
         expected = f"{parts} fractions in order, one for each of early_time_steps"
         check(parts == len(self.early) and in_order, "early", self.early, expected)

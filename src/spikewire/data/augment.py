@@ -179,16 +179,47 @@ def draw_affine(
     """
     move_x, move_y, turn, zoom = (2 * torch.rand(count, 4, generator=generator) - 1).unbind(1)
     angle, zoom = turn * math.radians(degrees), 1 + zoom * scale
-    cosine, sine = angle.cos() / zoom, angle.sin() / zoom
-    move_x, move_y = move_x * pixels, move_y * pixels
-    top = torch.stack([cosine, sine, -cosine * move_x - sine * move_y], dim=1)
-    bottom = torch.stack([-sine, cosine, sine * move_x - cosine * move_y], dim=1)
+    top, bottom = _inverse(move_x * pixels, move_y * pixels, angle, zoom)
     if shear:  # drawn last and only if needed, so that without it the other draws are the same
         top = top + bottom * shear * (2 * torch.rand(count, 1, generator=generator) - 1)
     return torch.stack([top, bottom], dim=1)
 
 
-def affine(images: Tensor, matrices: Tensor) -> Tensor:
+def draw_random_affine(
+    count: int,
+    size: tuple[int, int],
+    generator: Generator,
+    degrees: float,
+    shift: float,
+    low: float,
+    high: float,
+) -> Tensor:
+    """Draw matrices as torchvision's ``RandomAffine(degrees, (shift, shift), (low, high))`` does.
+
+    The angle is uniform within plus or minus `degrees`; each move is uniform within plus or minus
+    `shift` of the side, rounded to whole pixels; the zoom is uniform in ``low .. high``.
+    """
+    turn, across, down, zoom = torch.rand(count, 4, generator=generator).unbind(1)
+    move_x = ((2 * across - 1) * shift * size[1]).round()
+    move_y = ((2 * down - 1) * shift * size[0]).round()
+    angle = (2 * turn - 1) * math.radians(degrees)
+    return torch.stack(_inverse(move_x, move_y, angle, low + zoom * (high - low)), dim=1)
+
+
+def _inverse(move_x: Tensor, move_y: Tensor, angle: Tensor, zoom: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two rows of ``in = R(-angle) (out - move) / zoom``, ``[count, 3]`` each."""
+    cosine, sine = angle.cos() / zoom, angle.sin() / zoom
+    top = torch.stack([cosine, sine, -cosine * move_x - sine * move_y], dim=1)
+    bottom = torch.stack([-sine, cosine, sine * move_x - cosine * move_y], dim=1)
+    return top, bottom
+
+
+def affine_nearest(images: Tensor, matrices: Tensor) -> Tensor:
+    """As `affine`, but each pixel takes the value of the nearest one."""
+    return affine(images, matrices, "nearest")
+
+
+def affine(images: Tensor, matrices: Tensor, mode: str = "bilinear") -> Tensor:
     """Resample each image bilinearly through its matrix; black outside; the result is float32."""
     height, width = images.shape[-2:]
     y, x = (torch.arange(n, device=images.device) - (n - 1) / 2 for n in (height, width))
@@ -197,7 +228,7 @@ def affine(images: Tensor, matrices: Tensor) -> Tensor:
     (xx, xy, x0), (yx, yy, y0) = (row.unbind(1) for row in matrices[..., None, None].unbind(1))
     at_x, at_y = xx * x + xy * y + x0, yx * x + yy * y + y0
     grid = torch.stack([at_x * (2 / width), at_y * (2 / height)], dim=-1)
-    return F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
+    return F.grid_sample(images.float(), grid, mode=mode, align_corners=False)
 
 
 def _is_pixel_count(value: float) -> bool:
@@ -224,6 +255,16 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         "PIXELS 0 or more, DEGREES 0..180, SCALE 0..0.9, SHEAR 0..1",
         lambda pixels, degrees, scale, shear: (
             0 <= pixels < math.inf and 0 <= degrees <= 180 and 0 <= scale <= 0.9 and 0 <= shear <= 1
+        ),
+    ),
+    "random-affine": Augmentation(
+        draw_random_affine,
+        affine_nearest,
+        (30.0, 0.15, 0.85, 1.11),
+        "random-affine or random-affine:DEGREES/SHIFT/LOW/HIGH (those at the end may be omitted) "
+        "with DEGREES 0..180, SHIFT 0..1 of the side, 0.1 <= LOW <= HIGH <= 10",
+        lambda degrees, shift, low, high: (
+            0 <= degrees <= 180 and 0 <= shift <= 1 and 0.1 <= low <= high <= 10
         ),
     ),
 }

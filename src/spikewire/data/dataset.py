@@ -42,6 +42,17 @@ class Dataset:
         """Shape of one image: channels, height, width."""
         return tuple(self.train_images.shape[1:])
 
+    def normalised(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "Dataset":
+        """Return a data set with other constants per channel; empty ones stay as they are.
+
+        Raises:
+            SpikewireError: If there is not one number per channel.
+        """
+        channels = self.shape[0]
+        for name, values in (("mean", mean), ("std", std)):
+            check(len(values) in (0, channels), name, values, f"one number per channel: {channels}")
+        return replace(self, mean=mean or self.mean, std=std or self.std)
+
     def centred(self, centre: float) -> "Dataset":
         """Return a data set whose normalised pixels are all smaller by `centre`."""
         shifted = (m + centre * s for m, s in zip(self.mean, self.std, strict=True))

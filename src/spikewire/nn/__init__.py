@@ -1,5 +1,6 @@
 """Spiking networks: neurons, layers, models and losses."""
 
+from spikewire.nn.batchnorm import BATCHNORMS, BatchNormPerStep
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Dropout, Spiking
 from spikewire.nn.losses import LOSSES, ce_per_step, ce_rate, count_correct, mse_rate
@@ -19,6 +20,7 @@ from spikewire.nn.surrogates import SURROGATES, Surrogate
 from spikewire.nn.synapses import is_spiking, synaptic_layers
 
 __all__ = [
+    "BATCHNORMS",
     "IF",
     "LIF",
     "LOSSES",
@@ -27,6 +29,7 @@ __all__ = [
     "READOUTS",
     "RESETS",
     "SURROGATES",
+    "BatchNormPerStep",
     "Dropout",
     "Model",
     "Neuron",

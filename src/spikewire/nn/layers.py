@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from spikewire.errors import check
 from spikewire.kernels import fusible
+from spikewire.nn.batchnorm import BatchNormPerStep
 from spikewire.nn.fusion import find_groups, run_group
 from spikewire.nn.neurons import Neuron
 
@@ -114,12 +115,13 @@ class Spiking(nn.Sequential):
 
         Args:
             layer: one of the network's layers.
-            x: its input ``[time, batch, ...]``, where time is 1 up to the first neuron.
+            x: its input ``[time, batch, ...]``, where time is 1 up to the first neuron or
+                `BatchNormPerStep`.
 
         Returns:
-            Its output ``[time, batch, ...]``; time is `time_steps` from the first neuron on.
+            Its output ``[time, batch, ...]``; time is `time_steps` from there on.
         """
-        if isinstance(layer, Neuron):
+        if isinstance(layer, Neuron | BatchNormPerStep):
             return layer(x.expand(self.time_steps, *x.shape[1:]))
         if isinstance(layer, Dropout):
             return layer(x)

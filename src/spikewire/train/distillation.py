@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from spikewire.config import Config
 from spikewire.data import Dataset
+from spikewire.errors import check
 from spikewire.nn.losses import logits
 from spikewire.runs.rundir import RunDir
 from spikewire.train.pretrained import field_of_errors, load_trained
@@ -37,6 +38,8 @@ def load_teacher(
     """
     with field_of_errors("teacher"):
         config = RunDir.open(student.teacher).config()
+        same = (student.mean, student.std) == (config.mean, config.std)
+        check(same, student.teacher, (config.mean, config.std), "normalised as the student's run")
         model, _ = load_trained(student.teacher, config, data, device)
     difference = student.centre - config.centre
 

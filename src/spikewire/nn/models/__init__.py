@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import nn
 
 from spikewire.errors import check, check_word
+from spikewire.nn.batchnorm import BATCHNORMS, per_step
 from spikewire.nn.layers import Layers, NeuronFactory, Spiking
 from spikewire.nn.models import cifar10_conv, lenet5, mlp
 from spikewire.nn.neurons import NEURONS, Neuron
@@ -55,6 +56,7 @@ def build(
     surrogate: str = "atan",
     reset: str = "hard",
     dropout: float | None = None,
+    batchnorm: str = "joint",
 ) -> Spiking:
     """Return a network by name, with PyTorch's default initial weights.
 
@@ -68,6 +70,8 @@ def build(
         surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.
         reset: "hard" (to 0) or "soft" (lowered by `threshold`).
         dropout: probability in [0, 1); None: the network's published value.
+        batchnorm: "joint": statistics over all time steps; "per-step": each time step its own, as
+            in a network that runs step by step.
 
     Returns:
         The network; it maps images ``[batch, ...]`` to ``[time, batch, classes]``.
@@ -83,11 +87,14 @@ def build(
     check_word("model", name, MODELS)
     check_word("readout", readout, READOUTS)
     check_word("neuron", neuron, NEURONS)
+    check_word("batchnorm", batchnorm, BATCHNORMS)
     check(time_steps >= 1, "time_steps", time_steps, "at least 1")
     model = MODELS[name]
     constants = {"threshold": threshold, "surrogate": surrogate, "reset": reset}
     factory = partial(NEURONS[neuron], **constants, **({"tau": tau} if neuron == "lif" else {}))
     layers = model.layers(factory, model.dropout if dropout is None else dropout)
+    if batchnorm == "per-step":
+        layers = {key: per_step(layer) for key, layer in layers.items()}
     if readout == "current":
         del layers[[key for key, layer in layers.items() if isinstance(layer, Neuron)][-1]]
     return Spiking(

@@ -1,0 +1,41 @@
+"""BatchNorm whose statistics are those of each time step by itself."""
+
+import torch
+from torch import Tensor, nn
+
+BATCHNORMS = ("joint", "per-step")
+
+
+class BatchNormPerStep(nn.BatchNorm2d):
+    """BatchNorm as a network computes it that runs one time step after the other.
+
+    For every time step t, over batch and positions of that step::
+
+        y[t] = gamma (x[t] - mean(x[t])) / sqrt(var(x[t]) + eps) + beta
+        running <- (1 - momentum) running + momentum (mean(x[t]), var(x[t]))
+
+    `nn.BatchNorm2d` over ``[time * batch, ...]`` has one mean and variance over all time steps, and
+    updates the running statistics once. In evaluation mode the two are the same. It is not fused.
+
+    Args:
+        num_features: number of channels; further arguments as those of `nn.BatchNorm2d`.
+
+    Example:
+        >>> norm = BatchNormPerStep(16)
+        >>> norm(torch.rand(8, 2, 16, 4, 4)).shape  # time, batch, channels, height, width
+        torch.Size([8, 2, 16, 4, 4])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise ``[time, batch, channels, height, width]``."""
+        normalise = super().forward
+        if not self.training:
+            return normalise(input.flatten(0, 1)).unflatten(0, input.shape[:2])
+        return torch.stack([normalise(x) for x in input])
+
+
+def per_step(layer: nn.Module) -> nn.Module:
+    """Return a BatchNorm per time step in place of a fresh `nn.BatchNorm2d`; others as they are."""
+    if type(layer) is not nn.BatchNorm2d:
+        return layer
+    return BatchNormPerStep(layer.num_features, layer.eps, layer.momentum)
