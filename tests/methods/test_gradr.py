@@ -1,6 +1,7 @@
 """Grad R against Algorithm 1 of its paper, against torch's own optimizers, and by hand."""
 
 import math
+import warnings
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from reference import Task, close, gradr_adam, gradr_sgd, location, pull, row
 from torch.optim import Optimizer
 
 from spikewire import GradR, SpikewireError
-from spikewire.methods.gradr import laplace_location, laplace_sparsity
+from spikewire.methods.gradr import expected_connectivity, laplace_location, laplace_sparsity
 
 torch.set_num_threads(1)  # tiny tensors: threads only cost
 SIZES = (6, 5, 3)
@@ -219,6 +220,67 @@ def test_a_target_of_1_keeps_every_synapse_even_a_zero_weight(dtype):
         assert pruner.masks()["weight"].all()
     # then its own gradient, -.9, is undone by another shift
     assert layer.weight[0].tolist() == pytest.approx([0.0, -1.5, 1.8, 1.3], abs=1e-6)
+
+
+# ------------------------------------------------------------------ a drift that is too small
+
+
+@pytest.mark.parametrize(
+    ("alpha", "published"), [(0.0, 48.35), (1e-4, 37.79), (2e-4, 28.41), (5e-4, 12.04)]
+)
+def test_the_estimate_is_near_the_published_runs_of_small_alpha(alpha, published):
+    """CIFAR-10, 2048 epochs of 3125 steps at 1e-4; FC1, most weights, starts within 1/128."""
+    theta = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) / 128
+    steps, lr = 2048 * 3125, 1e-4
+    left = expected_connectivity(theta, alpha * lr * steps, lr * math.sqrt(steps))
+    assert 100 * left == pytest.approx(published, abs=3)
+
+
+def attach(method, steps, optimizer=torch.optim.Adam, lr=1e-3):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(784, 100)
+    return method.attach(layer, optimizer([layer.weight], lr=lr), total_steps=steps)
+
+
+SMALL = r"^gradr: alpha 0\.001 moves theta by only .* give connectivity instead, or a larger alpha$"
+
+
+@pytest.mark.parametrize("steps", [1, 100, 4690, 50_000])
+@pytest.mark.parametrize("method", [GradR(), GradR(alpha=1e-3)])
+def test_an_alpha_too_small_for_the_run_warns_in_one_line(method, steps):
+    with pytest.warns(UserWarning, match=SMALL) as caught:
+        attach(method, steps)
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"),
+    [(GradR(alpha=0.05), 11_232), (GradR(alpha=2e-4), 6_400_000), (GradR(connectivity=0.05), 100),
+     (GradR(alpha=0), 100)],
+)  # fmt: skip
+def test_an_alpha_that_is_large_enough_does_not_warn(method, steps):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attach(method, steps, lr=2e-3 if steps < 10**6 else 1e-4)
+
+
+def test_the_gradient_of_sgd_has_no_known_size_so_the_drift_alone_counts():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attach(GradR(alpha=1e-3), 10_000, torch.optim.SGD, lr=0.1)  # drift 1, weights below 0.04
+    with pytest.warns(UserWarning, match=r"about 9\d% of the weights will stay"):
+        attach(GradR(alpha=1e-3), 20, torch.optim.SGD, lr=0.1)  # drift 0.002
+
+
+def test_the_highest_rate_of_a_warm_up_counts():
+    layer = torch.nn.Linear(784, 100)
+    optimizer = torch.optim.Adam([layer.weight], lr=2e-3)
+    torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GradR(alpha=0.05).attach(layer, optimizer, total_steps=11_232)
 
 
 # ------------------------------------------------------------------ what is refused
