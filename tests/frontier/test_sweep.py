@@ -17,9 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from refusal import refused
 
+from spikewire.cli.frontier import print_points
 from spikewire.config import resolve
 from spikewire.frontier import Job, Outcome, plan, points
 from spikewire.frontier.engines.process import failure_reason
+from spikewire.frontier.outcomes import save_outcomes
 from spikewire.report import LIGHT, load, plot_frontier
 from spikewire.report.published import PUBLISHED
 from spikewire.runs.lock import locked
@@ -161,7 +163,18 @@ def test_points_are_means_and_sample_deviations_over_seeds():
     assert sparse.accuracy == pytest.approx(0.94)
     assert sparse.deviation == pytest.approx(0.04)  # sqrt((0.04² + 0 + 0.04²) / 2)
     assert (sparse.actual, sparse.seconds) == pytest.approx((0.12, 4.0))
-    assert (dense.accuracy, dense.deviation) == (0.99, 0.0)
+    assert (dense.accuracy, dense.deviation) == (0.99, None)  # one run has no deviation
+
+
+def test_a_single_run_is_printed_without_a_deviation(capsys, tmp_path):
+    job = Job("digits", "deepr", 0.1, 0)
+    outcomes = [Outcome(job, accuracy=0.9, actual=0.1, seconds=3.0)]
+    print_points(points(outcomes))
+    out = capsys.readouterr().out
+    assert "90.00" in out
+    assert "±" not in out
+    save_outcomes(tmp_path, outcomes)
+    assert json.loads((tmp_path / "frontier.json").read_text())["points"][0]["deviation"] is None
 
 
 def test_the_file_and_the_table_match_the_runs(whole):

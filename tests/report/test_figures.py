@@ -1,9 +1,12 @@
 """The figures: themes, captions, panels, axes."""
 
 import json
+import math
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -11,6 +14,7 @@ from matplotlib.figure import Figure
 from spikewire.errors import SpikewireError
 from spikewire.report import DARK, FIGURES, LIGHT, find, plot_all, plot_paper, render
 from spikewire.report.paper import PAPER
+from spikewire.report.published import PUBLISHED
 from spikewire.report.style import inline_svg
 from spikewire.report.table import cards
 
@@ -79,6 +83,7 @@ def test_published_points_are_drawn_for_mnist(runs):
         )
     svg = render(FIGURES[0](find([runs]))).decode()
     assert "CH-SNN, published" in svg
+    assert "Grad R's rule in the recipe of this run" in FIGURES[0](find([runs])).caption
     assert "dense" in svg
 
 
@@ -140,3 +145,30 @@ def test_a_line_joins_only_runs_with_equal_training_settings(runs):
     config = runs / "gradr-b" / "config.toml"
     config.write_text(config.read_text().replace("epochs = 3", "epochs = 300"))
     assert lines() == [1, 1]
+
+
+def test_a_single_run_has_no_error_bar(runs):
+    def bars():
+        """Return the height of each error bar that is drawn, from the frontier of all runs."""
+        (axes,) = drawn_axes(figure_named("frontier")(find([runs])))
+        found = [bars for container in axes.containers for bars in container.lines[2]]
+        paths = [path.vertices for lines in found for path in lines.get_paths()]
+        return [float(np.ptp(v[:, 1])) for v in paths if len(v) and np.isfinite(v).all()]
+
+    assert bars() == []  # one run per setting
+    again = shutil.copytree(runs / "gradr-a", runs / "gradr-a-seed1")
+    config = again / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
+    metrics = again / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[-1]["accuracy"] += 0.02
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert bars() == [pytest.approx(2 * 2 / math.sqrt(2))]  # of gradr-a only: plus and minus
+
+
+def test_published_points_name_whose_code_made_them():
+    mnist, cifar10 = PUBLISHED["mnist"], PUBLISHED["cifar10"]
+    assert mnist["Deep R (LSNN, sequential)"] == [(12.0, 96.4)]
+    assert mnist["STDP (Shi et al.)"] == [(30.0, 75.0)]
+    assert all("Deep R (Chen et al.'s code)" in points for points in (mnist, cifar10))
+    assert all("Deep R" not in points for points in (mnist, cifar10))

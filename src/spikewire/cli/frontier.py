@@ -149,7 +149,7 @@ def print_points(points: "Sequence[Point]") -> None:
             "" if point.target is None else percent(point.target),
             percent(point.actual),
             f"{100 * point.accuracy:.2f}"
-            + (f" ± {100 * point.deviation:.2f}" if point.n > 1 else ""),
+            + ("" if point.deviation is None else f" ± {100 * point.deviation:.2f}"),
             f"{point.n}" + (f" ({point.failed} failed)" if point.failed else ""),
             f"{point.seconds:.0f} s",
         )

@@ -44,7 +44,7 @@ class Point:
         target: Target connectivity; None for the dense baseline.
         actual: Mean connectivity of the trained networks.
         accuracy: Mean test accuracy.
-        deviation: Sample standard deviation of the accuracy; 0 for one run.
+        deviation: Sample standard deviation of the accuracy; None for one run.
         seconds: Mean training time.
         n: Number of finished runs.
         failed: Number of failed runs.
@@ -55,7 +55,7 @@ class Point:
     target: float | None
     actual: float
     accuracy: float
-    deviation: float
+    deviation: float | None
     seconds: float
     n: int
     failed: int
@@ -107,7 +107,7 @@ def _point(dataset: str, method: str, target: float | None, group: list[Outcome]
         target=target,
         actual=statistics.fmean(outcome.actual or 0.0 for outcome in finished),
         accuracy=statistics.fmean(accuracies),
-        deviation=statistics.stdev(accuracies) if len(finished) > 1 else 0.0,
+        deviation=statistics.stdev(accuracies) if len(finished) > 1 else None,
         seconds=statistics.fmean(outcome.seconds or 0.0 for outcome in finished),
         n=len(finished),
         failed=len(group) - len(finished),

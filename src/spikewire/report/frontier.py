@@ -1,6 +1,7 @@
 """The figure of accuracy against connectivity, with published results."""
 
 from collections.abc import Sequence
+from math import isnan, nan
 from statistics import fmean, stdev
 
 from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ from spikewire.report.style import (
     set_log_scale,
 )
 
-Point = tuple[float, float, float]  # connectivity in %, accuracy in %, its standard deviation
+Point = tuple[float, float, float]  # connectivity in %, accuracy in %, its deviation or nan
 MAX_JOINED = 12  # points that a line may join; more are a cloud
 
 
@@ -61,6 +62,8 @@ def _caption(panels: dict[str, list[Run]]) -> str:
         parts.append("The dashed line is the dense network: a run on it has lost no accuracy.")
     if PUBLISHED.keys() & panels.keys():
         parts.append("Hollow grey markers are published results.")
+        if "gradr" in map(setting("method"), runs):
+            parts.append("gradr is Grad R's rule in the recipe of this run, not the authors' run.")
     if "cifar10" in panels:
         parts.append(
             "On CIFAR-10, accuracy varies by about 0.2 points between epochs: smaller differences "
@@ -94,7 +97,7 @@ def _draw_line(axes: Axes, method: str, points: list[Point]) -> None:
     i, (x, y, deviation) = palette_index(method), zip(*points, strict=True)
     in_legend = method in axes.get_legend_handles_labels()[1]
     axes.errorbar(
-        x, y, deviation if any(deviation) else None, color=colour(i), capsize=2,
+        x, y, None if all(map(isnan, deviation)) else deviation, color=colour(i), capsize=2,
         marker=MARKERS[i % len(MARKERS)], label=None if in_legend else method,
         ls="" if len(points) > MAX_JOINED else "-",
     )  # fmt: skip
@@ -124,6 +127,6 @@ def _lines(runs: Sequence[Run]) -> dict[tuple[str, ...], list[Point]]:
 def _point(repeats: list[Run]) -> Point:
     """Return the mean of runs that differ by their seed only."""
     accuracies = [100 * run.last["accuracy"] for run in repeats]
-    deviation = stdev(accuracies) if len(repeats) > 1 else 0.0
+    deviation = stdev(accuracies) if len(repeats) > 1 else nan  # one run has none
     connectivity = fmean(100 * run.last["connectivity"] for run in repeats)
     return connectivity, fmean(accuracies), deviation

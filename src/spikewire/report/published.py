@@ -1,7 +1,9 @@
 """Published results, drawn next to ours: (connectivity in %, accuracy in %).
 
 Connectivity counts weights, except where a label says synapses. Sources: the Grad R paper's tables
-(IJCAI 2021), STDS's public logs (ICML 2022, last epoch), UPR (ICLR 2024), CH-SNN (ICLR 2026).
+(IJCAI 2021), STDS's public logs (ICML 2022, last epoch), UPR (ICLR 2024), CH-SNN (ICLR 2026). The
+code behind the Grad R paper's own runs of Deep R starts dense and never regrows; Deep R as its
+authors run it has one point here: an LSNN on sequential MNIST (Bellec et al., NeurIPS 2018).
 """
 
 Points = list[tuple[float, float]]
@@ -9,19 +11,26 @@ Points = list[tuple[float, float]]
 PUBLISHED: dict[str, dict[str, Points]] = {
     "mnist": {
         "Grad R": [(25.71, 98.59), (17.94, 98.49), (5.63, 96.90), (3.06, 95.37), (1.38, 90.84)],
-        "Deep R": [(37.14, 98.56), (13.30, 98.36), (4.18, 96.45), (1.10, 89.25)],
+        "Deep R (Chen et al.'s code)": [
+            (37.14, 98.56),
+            (13.30, 98.36),
+            (4.18, 96.45),
+            (1.10, 89.25),
+        ],
+        "Deep R (LSNN, sequential)": [(12.0, 96.4)],
         "ADMM (LeNet-5)": [(50.0, 99.10), (40.0, 98.64), (25.0, 96.84)],
         "event-driven CD": [(26.0, 95.00)],
         "STDP": [(8.0, 91.5)],
+        "STDP (Shi et al.)": [(30.0, 75.0)],
         "online APTN": [(10.0, 86.53)],
         "CH-SNN": [(2.25, 98.97)],
     },
     "cifar10": {
         "Grad R": [(28.41, 92.54), (12.04, 92.50), (5.08, 92.03), (2.35, 91.37), (0.73, 89.32)],
-        "Deep R": [(5.24, 90.86), (1.95, 90.28), (1.04, 89.31)],
+        "Deep R (Chen et al.'s code)": [(5.24, 90.86), (1.95, 90.28), (1.04, 89.31)],
         "ADMM (7 conv, 2 FC)": [(50.0, 89.15), (25.0, 87.37), (10.0, 85.68)],
         "STDS": [(4.64, 92.49), (2.23, 92.49), (1.40, 91.64), (0.99, 91.06), (0.746, 90.21)],
-        "UPR (synapses)": [(1.16, 92.05), (0.63, 90.6)],
+        "UPR (synapses reached)": [(1.16, 92.05), (0.63, 90.65)],
     },
 }
 
