@@ -10,7 +10,7 @@ demo: .venv/core
 	@echo "training three networks on the embedded digits (about a minute) ..."
 	$(BIN)/spikewire train --method dense
 	$(BIN)/spikewire train
-	$(BIN)/spikewire train --method budget --connectivity 0.05 --lr 5e-3
+	$(BIN)/spikewire train --method budget --connectivity 0.05
 	$(BIN)/spikewire report runs -o runs/report.html
 
 test: .venv/dev

@@ -71,7 +71,7 @@ def narrow(neuron, dropout):
 
 
 def digits_run(method):
-    return trained({"dataset": "digits", "method": method, "epochs": "3"})
+    return trained({"dataset": "digits", "method": method, "epochs": "3", "lr": "3e-2"})
 
 
 def mnist_run(method, data):
