@@ -166,7 +166,7 @@ def trainer(
 
 
 def print_table(rows: list[Row]) -> None:
-    """Print all rows; ratios are to SpikingJelly's best and to the paper's way."""
+    """Print all rows; ratios are to the best of SpikingJelly's wheel and to the paper's way."""
     rates = {row["name"]: row["samples_per_s"] for row in rows if "samples_per_s" in row}
     peers = [rate for name, rate in rates.items() if name.startswith("SpikingJelly")]
     slow = next((rate for name, rate in rates.items() if name.startswith("paper")), None)

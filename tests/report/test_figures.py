@@ -15,7 +15,7 @@ from spikewire.errors import SpikewireError
 from spikewire.report import DARK, FIGURES, LIGHT, find, plot_all, plot_paper, render
 from spikewire.report.paper import PAPER
 from spikewire.report.published import PUBLISHED
-from spikewire.report.style import inline_svg
+from spikewire.report.style import MARKERS, inline_svg
 from spikewire.report.table import cards
 
 torch.set_num_threads(1)
@@ -164,6 +164,10 @@ def test_a_single_run_has_no_error_bar(runs):
     rows[-1]["accuracy"] += 0.02
     metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert bars() == [pytest.approx(2 * 2 / math.sqrt(2))]  # of gradr-a only: plus and minus
+
+
+def test_published_points_have_a_marker_each():
+    assert len(set(MARKERS)) == len(MARKERS) >= max(map(len, PUBLISHED.values()))
 
 
 def test_published_points_name_whose_code_made_them():

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 # Okabe and Ito's palette without its yellow and black: readable for colour-blind readers, on light
 # and dark backgrounds; markers and dashes repeat the distinction for print
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C7A3D")
-MARKERS = "osD^vPX"
+MARKERS = "osD^vPXp*h<>"
 DASHES = ("-", "--", "-.", ":")
 
 
