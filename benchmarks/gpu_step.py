@@ -1,9 +1,10 @@
 """One training step (forward, backward, Adam) of the CIFAR-10 network on one GPU, in one process.
 
 The paper's way, SpikingJelly 2.0 at the best setting found, and ours, against the matmul ceiling
-measured in the same run. SpikingJelly is what its wheel installs: without the native CUDA extension,
-which has to be built from source. A section that fails reports why, and the others still run; what may take
-long to compile runs in its own process with a time limit. Results are written after every section.
+measured in the same run. SpikingJelly is what its wheel installs: without the native CUDA
+extension, which has to be built from source. A section that fails reports why, and the others still
+run; what may take long to compile runs in its own process with a time limit. Results are written
+after every section.
 
     python benchmarks/gpu_step.py --out gpu_step.json
     python benchmarks/gpu_step.py --sections ceiling,eager,kernels

@@ -138,20 +138,28 @@ def table(found: dict[str, tuple[dict[str, Any], Config]], rate: float | None) -
 
 def summary(folder: Path) -> None:
     """Print mean and sample standard deviation per point over the JSON files of all seeds."""
-    print(f"{'connect.':>10}{'accuracy':>16}{'n':>3}{'synapses':>10}{'SynOps':>10}{'seconds':>9}")
+    head = f"{'connect.':>10}{'accuracy':>16}{'n':>3}{'reached':>10}{'alive':>10}"
+    print(f"{head}{'SynOps':>10}{'seconds':>9}")
     for point in POINTS:
         files = sorted(folder.glob(f"budget-{point.connectivity:g}*.json"))
         rows = [json.loads(file.read_text()) for file in files]
         if rows:
             accuracies = [100 * row["accuracy"] for row in rows]
             spread = f" ± {stdev(accuracies):.2f}" if len(rows) > 1 else ""
-            synapses = fmean(row["measured"]["synapse_connectivity"] for row in rows)
+            reached = mean_measured(rows, "synapses_reached")
+            alive = mean_measured(rows, "synapses_alive", "synapse_connectivity")
             synops = fmean(row["measured"]["synops"] for row in rows) / 1e6
             seconds = fmean(row["seconds"] for row in rows)
             print(
                 f"{point.connectivity:>10.3%}{f'{fmean(accuracies):.2f}{spread}':>16}{len(rows):>3}"
-                f"{synapses:>10.2%}{synops:>8.1f} M{seconds:>9.0f}"
+                f"{reached:>10}{alive:>10}{synops:>8.1f} M{seconds:>9.0f}"
             )
+
+
+def mean_measured(rows: list[dict[str, Any]], *names: str) -> str:
+    """Return the mean of a measured fraction, in %; files before a change have its older name."""
+    found = [row["measured"][name] for row in rows for name in names if name in row["measured"]]
+    return f"{fmean(found):.2%}" if found else "–"
 
 
 def main() -> None:

@@ -194,6 +194,15 @@ def test_a_warning_is_one_line(call):
     assert all(line.startswith("spikewire: warning: ") for line in err.splitlines())
 
 
+def test_an_alpha_too_small_for_the_run_is_said_once(call):
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        code, _, err = call("train", "--alpha", "1e-3", "--init", "firing", *TINY)
+    assert code == 0
+    assert err.startswith("spikewire: warning: gradr: alpha 0.001 moves theta by only")
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("words", ["methods | head -n 1", "--help | true", "train --help | true"])
 def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
     command = f"{sys.executable} -m spikewire {words}"

@@ -7,7 +7,8 @@ from spikewire.config import resolve
 from spikewire.train.loop import fit
 
 torch.set_num_threads(1)
-COMPARED = "dense gradr budget deepr magnitude admm lottery set rigl stds upr".split()
+COMPARED = ("dense", "gradr", "budget", "deepr", "magnitude", "admm", "lottery")
+COMPARED += ("set", "rigl", "stds", "upr")
 
 
 def accuracy(method: str, seed: int) -> float:

@@ -107,7 +107,9 @@ class Training:
         """Scale each layer so that the network fires under the method's first masks."""
         parameters = list(self.model.parameters())
         given = [parameter.clone() for parameter in parameters]
-        self._attach().detach()  # leaves the weights under the first masks
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the real attach says the same
+            self._attach().detach()  # leaves the weights under the first masks
         masked = [parameter.clone() for parameter in parameters]
         scale_to_fire_(self.model, next(self.train.epoch(0))[0][:SCALE_IMAGES])
         for parameter, before, first in zip(parameters, given, masked, strict=True):
