@@ -71,7 +71,9 @@ def narrow(neuron, dropout):
 
 
 def digits_run(method):
-    return trained({"dataset": "digits", "method": method, "epochs": "3", "lr": "3e-2"})
+    flags = {"dataset": "digits", "method": method, "epochs": "3", "lr": "3e-2"}
+    own = {"allocation": "uniform"} if method == "deepr" else {}  # before the preset's section
+    return trained(flags | own)
 
 
 def mnist_run(method, data):
