@@ -14,7 +14,7 @@ def trained(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     fit(short_config(method="dense"), root / "dense")
     fit(short_config(alpha="0.5"), root / "gradr-a")
-    fit(short_config(alpha="4"), root / "gradr-b")
+    fit(short_config(alpha="1"), root / "gradr-b")
     fit(short_config(method="deepr", connectivity="0.3"), root / "deepr")
     return root
 

@@ -309,7 +309,7 @@ def test_other_constants_replace_those_of_the_data_set(data):
 
 def test_constants_are_exported_and_must_fit(data, taught, tmp_path):
     fit(tiny("budget", epochs=1, mean=(0.5,), std=(0.25,)), tmp_path / "a", data=data)
-    network = packed.read(export(tmp_path / "a").path)
+    network = packed.read(export_run(tmp_path / "a").path)
     assert (network.mean, network.std) == ((0.5,), (0.25,))
     refused(lambda: prepare(tiny(mean=(0.5, 0.5)), data), "mean: (0.5, 0.5)", "per channel: 1")
     refused(lambda: prepare(tiny(mean=(0.5,), teacher=str(taught))), "teacher: ", "normalised as")
@@ -327,7 +327,7 @@ def test_a_run_with_batchnorm_per_step_updates_once_per_step_and_is_exported(
     tracked = result.model.bn1.num_batches_tracked
     assert tracked == 4 * 5  # time steps x iterations
     images = data.test_images / 255
-    runtime = Runtime(packed.read(export(tmp_path).path))
+    runtime = Runtime(packed.read(export_run(tmp_path).path))
     with torch.no_grad():
         expected = result.model.eval()(images)
     assert (runtime(images) == expected).float().mean() > 0.99
