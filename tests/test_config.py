@@ -120,7 +120,7 @@ def test_paper_presets_are_the_papers(preset, epochs, batch_size, augment):
 
 def test_paper_presets_follow_the_authors_code_where_the_text_is_silent():
     mnist, cifar10 = resolve("mnist-paper"), resolve("cifar10-paper")
-    assert (mnist.mean, mnist.std) == ((0.1307,), (0.3081,))
+    assert (mnist.pixel_mean, mnist.pixel_std) == ((0.1307,), (0.3081,))
     assert (mnist.batchnorm, cifar10.batchnorm) == ("joint", "per-step")
 
 

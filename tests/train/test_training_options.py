@@ -301,18 +301,26 @@ def test_whoever_opens_a_run_knows_its_centre(tmp_path):
 
 
 def test_other_constants_replace_those_of_the_data_set(data):
-    plain, other = (prepare(tiny(**c), data) for c in ({}, {"mean": (0.5,), "std": (0.25,)}))
+    plain, other = (
+        prepare(tiny(**c), data) for c in ({}, {"pixel_mean": (0.5,), "pixel_std": (0.25,)})
+    )
     for one, two in ((plain.train, other.train), (plain.test, other.test)):
         (images, _), (seen, _) = next(one.epoch(0)), next(two.epoch(0))
         torch.testing.assert_close((images - 0.5) / 0.25, seen, rtol=0, atol=1e-5)
 
 
 def test_constants_are_exported_and_must_fit(data, taught, tmp_path):
-    fit(tiny("budget", epochs=1, mean=(0.5,), std=(0.25,)), tmp_path / "a", data=data)
+    fit(tiny("budget", epochs=1, pixel_mean=(0.5,), pixel_std=(0.25,)), tmp_path / "a", data=data)
     network = packed.read(export_run(tmp_path / "a").path)
     assert (network.mean, network.std) == ((0.5,), (0.25,))
-    refused(lambda: prepare(tiny(mean=(0.5, 0.5)), data), "mean: (0.5, 0.5)", "per channel: 1")
-    refused(lambda: prepare(tiny(mean=(0.5,), teacher=str(taught))), "teacher: ", "normalised as")
+    refused(
+        lambda: prepare(tiny(pixel_mean=(0.5, 0.5)), data),
+        "pixel_mean: (0.5, 0.5)",
+        "per channel: 1",
+    )
+    refused(
+        lambda: prepare(tiny(pixel_mean=(0.5,), teacher=str(taught))), "teacher: ", "normalised as"
+    )
     refused(lambda: Config(batchnorm="per-step", sync_batchnorm=True), "batchnorm: 'per-step'")
 
 

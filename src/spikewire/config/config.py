@@ -75,12 +75,12 @@ class Config:
         "list of crop:PX, shift:PX, flip, cutout:PX, affine:PX/DEGREES/SCALE/SHEAR, "
         "random-affine:DEGREES/SHIFT/LOW/HIGH, cutmix",
     )
-    mean: tuple[float, ...] = setting(
+    pixel_mean: tuple[float, ...] = setting(
         (),
         "subtracted from pixels scaled to 0..1, one number per channel; none: the data set's own",
         within="[-100, 100]",
     )
-    std: tuple[float, ...] = setting(
+    pixel_std: tuple[float, ...] = setting(
         (), "what they are then divided by, one number per channel", within="(0, 100]"
     )
     centre: float = setting(

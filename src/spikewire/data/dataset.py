@@ -49,7 +49,7 @@ class Dataset:
             SpikewireError: If there is not one number per channel.
         """
         channels = self.shape[0]
-        for name, values in (("mean", mean), ("std", std)):
+        for name, values in (("pixel_mean", mean), ("pixel_std", std)):
             check(len(values) in (0, channels), name, values, f"one number per channel: {channels}")
         return replace(self, mean=mean or self.mean, std=std or self.std)
 

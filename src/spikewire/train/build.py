@@ -35,7 +35,7 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
 def load_data(config: Config, data: Dataset | None = None) -> Dataset:
     """Return the data set as the network sees it; `data` replaces the named one."""
     data = data or datasets.load(config.dataset, config.data_dir or None)
-    return data.normalised(config.mean, config.std).centred(config.centre)
+    return data.normalised(config.pixel_mean, config.pixel_std).centred(config.centre)
 
 
 def build_model(config: Config, data: Dataset, device: torch.device) -> Spiking:

@@ -38,8 +38,9 @@ def load_teacher(
     """
     with field_of_errors("teacher"):
         config = RunDir.open(student.teacher).config()
-        same = (student.mean, student.std) == (config.mean, config.std)
-        check(same, student.teacher, (config.mean, config.std), "normalised as the student's run")
+        own = (config.pixel_mean, config.pixel_std)
+        same = own == (student.pixel_mean, student.pixel_std)
+        check(same, student.teacher, own, "normalised as the student's run")
         model, _ = load_trained(student.teacher, config, data, device)
     difference = student.centre - config.centre
 
