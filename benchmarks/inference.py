@@ -1,10 +1,11 @@
 """Time inference: dense torch, torch CSR and spikewire, on the same images in the same run.
 
 Networks are masked at random to each connectivity, and the gain of every layer is set so that its
-neurons fire at the target density. The candidates take turns; each time is the fastest of the
-repeats, and the factor is the speedup over dense torch. One thread is timed by its processor time,
-which other load does not increase; several threads by wall-clock time. Dense torch computes all
-time steps as one batch; "step by step" is what a stream, or a network with feedback, requires.
+neurons fire at the target density. The candidates take turns of at least one call and about 10 ms;
+each time is the mean of a turn, the fastest of the repeats, and the factor is the speedup over
+dense torch. One thread is timed by its processor time, which other load does not increase; several
+threads by wall-clock time. Dense torch computes all time steps as one batch; "step by step" is what
+a stream, or a network with feedback, requires.
 
     python benchmarks/inference.py                        # layers and networks, one thread, batch 1
     python benchmarks/inference.py --what mnist-mlp --batch 1,32,256 --threads 1,2
@@ -41,6 +42,7 @@ from spikewire.runtime import Runtime
 from spikewire.runtime.library import available_kernels, installed
 from spikewire.runtime.native import NativeEngine
 
+TURN = 0.01  # seconds
 Candidates = dict[str, Callable[[], object]]
 Runtimes = dict[str, Runtime]
 
@@ -118,15 +120,20 @@ def convert_to_csr(model: Spiking) -> Spiking:
 
 
 def time_fastest(candidates: Candidates, repeats: int) -> dict[str, float]:
-    """Return the seconds of each candidate; of several repeats, one more runs first as warm-up."""
+    """Return the seconds of each candidate; of several repeats, one more runs first as warm-up.
+
+    In its turn a short candidate runs for about `TURN` seconds, as in a loop over images.
+    """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in candidates}
     warmup = int(repeats > 1)
     for _ in range(warmup + repeats):
         for name, run in candidates.items():
+            calls = max(1, int(TURN / times[name][-1])) if times[name] else 1
             begin = clock()
-            run()
-            times[name].append(clock() - begin)
+            for _ in range(calls):
+                run()
+            times[name].append((clock() - begin) / calls)
     return {name: min(seconds[warmup:]) for name, seconds in times.items()}
 
 

@@ -65,6 +65,23 @@ def test_predict_reads_arrays_and_pictures(file, digits, tmp_path, call):
     assert out.split() == ["0", wanted[0]]
 
 
+def test_predict_reads_nir_and_resizes_jpeg_pictures(finished, file, digits, tmp_path, call):
+    call("export", finished, "--format", "nir", "--out", tmp_path / "x.nir", "--check", "0")
+    code, out, _ = call("predict", tmp_path / "x.nir", "--time-steps", "4", "--input", "digits")
+    assert code == 0
+    assert f"{evaluate_run(finished).accuracy:.2%}" in out
+    large = np.kron(digits.test_images[0, 0].numpy(), np.ones((8, 8), np.uint8))
+    imsave(tmp_path / "a.jpg", large, cmap="gray", vmin=0, vmax=255)
+    _, wanted, _ = call("predict", file, "--input", "digits", "--json")
+    code, out, _ = call("predict", file, "--input", tmp_path / "a.jpg", "--resize")
+    assert code == 0
+    assert out.split() == ["0", json.loads(wanted.splitlines()[0])["class"]]
+    code, _, error = call("predict", file, "--input", tmp_path / "a.jpg")
+    assert (code, error.count("\n")) == (2, 1)
+    code, _, error = call("predict", file, "--input", "digits", "--time-steps", "4")
+    assert (code, "given for .nir only" in error) == (2, True)
+
+
 @pytest.mark.parametrize("words", [
     ["export", "RUN", "--format", "onnx"],
     ["export", "RUN", "--check", "many"],

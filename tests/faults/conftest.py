@@ -1,5 +1,5 @@
 import pytest
-from trainer import config
+from faults.trainer import config
 
 from spikewire.train.loop import Step, fit
 

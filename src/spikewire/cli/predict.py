@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spikewire.cli.flags import Parser, number, whole
 from spikewire.cli.show import print_line, print_values
+from spikewire.errors import check
 from spikewire.text import percent
 
 if TYPE_CHECKING:
@@ -17,19 +18,28 @@ if TYPE_CHECKING:
 
 
 def predict(arguments: Sequence[str]) -> None:
-    """Run a packed network on a .npy array, a .png picture or the test part of a data set."""
+    """Run a packed or NIR file on a .npy array, a picture or the test part of a data set."""
     given = make_predict_parser().read(arguments)
     import torch
 
-    from spikewire.runtime import load
+    from spikewire.runtime import from_nir, load
     from spikewire.runtime.inputs import read_images
 
     threads, margin = whole("--threads", given["threads"]), given["early_exit"]
     batch = whole("--batch-size", given["batch_size"])
     early_exit = None if margin is None else number("--early-exit", margin)
-    model = load(given["model"], threads=threads, kernels=given["kernels"], exact=given["exact"])
+    options = {"threads": threads, "kernels": given["kernels"], "exact": given["exact"]}
+    if given["model"].endswith(".nir"):
+        steps = whole("--time-steps", given["time_steps"] or "8")
+        model = from_nir(given["model"], time_steps=steps, **options)
+    else:
+        check(
+            given["time_steps"] is None, "--time-steps", given["time_steps"], "given for .nir only"
+        )
+        model = load(given["model"], **options)
     torch.set_num_threads(threads)  # for stages that are computed by dense torch
-    images, labels = read_images(given["input"], model, given["data_dir"])
+    source, folder = given["input"], given["data_dir"]
+    images, labels = read_images(source, model, folder, resize=given["resize"])
     predictions = iterate_predictions(model, images, labels, batch, early_exit)
     begin = time.perf_counter()
     if given["json"] or labels is None:
@@ -56,8 +66,10 @@ def print_accuracy(records: list[dict[str, Any]], seconds: float, kernels: str) 
 def make_predict_parser() -> Parser:
     """Return the parser of `spikewire predict`."""
     parser = Parser("predict", predict.__doc__ or "")
-    parser.add_argument("model", help="packed file")
-    parser.add_argument("--input", required=True, help=".npy, .png or the name of a data set")
+    parser.add_argument("model", help="packed file, or .nir")
+    parser.add_argument("--input", required=True, help=".npy, .png, .jpg or the name of a data set")
+    parser.add_argument("--resize", action="store_true", help="resize to the network's input")
+    parser.add_argument("--time-steps", help="time steps per image of a .nir file (8)")
     parser.add_argument("--threads", default="1", help="threads (1)")
     parser.add_argument("--batch-size", default="32", help="images per batch (32)")
     parser.add_argument("--early-exit", metavar="X", help="stop once the lead is X per step left")

@@ -1,4 +1,4 @@
-"""Images for inference: a NumPy array, a PNG picture, or the test part of a data set."""
+"""Images for inference: a NumPy array, a PNG or JPEG picture, or the test part of a data set."""
 
 import warnings
 from pathlib import Path
@@ -6,24 +6,30 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from spikewire import data as datasets
+from spikewire.data.normalise import normalise
 from spikewire.errors import SpikewireError, check
 from spikewire.runtime.model import Runtime
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
+PICTURES = (".png", ".jpg", ".jpeg")
+MAX_PIXELS = 2**26  # of a picture that is resized
 
 
 def read_images(
-    source: str, runtime: Runtime, data_dir: str | None = None
+    source: str, runtime: Runtime, data_dir: str | None = None, *, resize: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Return normalised images, and their labels where a data set has them.
 
     Args:
-        source: Path of a ``.npy`` array or a ``.png`` picture, or the name of a data set. An array
-            of uint8 holds pixels of 0..255; an array of floats is normalised already.
-        runtime: The network that the images are for.
+        source: Path of a ``.npy`` array or a ``.png`` or ``.jpg`` picture, or the name of a data
+            set. An array of uint8 holds pixels of 0..255; an array of floats is normalised already.
+        runtime: The network that the images are for. If it stores no normalisation, as NIR files,
+            a data set is normalised by its own mean and standard deviation.
         data_dir: Directory of the data sets; None for the default.
+        resize: Whether to resize images to the height and width of the network's input.
 
     Returns:
         Images ``[batch, *input_shape]``, and labels ``[batch]`` or None.
@@ -33,26 +39,33 @@ def read_images(
     """
     if source in datasets.DATASETS:
         data = datasets.load(source, data_dir)
-        return runtime.normalise(data.test_images), data.test_labels
+        network = runtime.network
+        constants = (network.mean, network.std) if network.mean else (data.mean, data.std)
+        return normalise(data.test_images, *constants), data.test_labels
     path = Path(source)
     known = ", ".join(datasets.DATASETS)
-    if path.suffix not in (".npy", ".png"):
-        raise SpikewireError(f"input: {source!r} is neither .npy, .png nor a data set ({known})")
+    if path.suffix.lower() not in (".npy", *PICTURES):
+        kinds = ", ".join((".npy", *PICTURES))
+        raise SpikewireError(f"input: {source!r} is neither {kinds} nor a data set ({known})")
     shape = runtime.network.input_shape
-    images = fit_shape(read_pixels(path, shape), shape)
+    images = fit_shape(read_pixels(path, shape, resize), shape)
+    if resize and len(images) > 0:
+        images = resize_images(images, shape)
     fits, sizes = images.shape[1:] == shape, ", ".join(map(str, shape))
-    check(fits, "input", tuple(images.shape), f"images of [{sizes}]")
+    check(fits, "input", tuple(images.shape), f"images of [{sizes}], or pass --resize")
     check(len(images) > 0, "input", source, "at least one image")
     return images.float() if images.is_floating_point() else runtime.normalise(images), None
 
 
-def read_pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the array or the picture in a file; `shape` is that of one image."""
+def read_pixels(path: Path, shape: tuple[int, ...], resize: bool = False) -> np.ndarray:
+    """Return the array or the picture in a file; `shape` is that of one image, unless resized."""
     if path.exists() and not path.is_file():
         raise SpikewireError(f"{path}: is a folder, device or pipe, not a file")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large pictures, and old headers
-            return read_array(path) if path.suffix == ".npy" else read_picture(path, shape)
+            if path.suffix.lower() == ".npy":
+                return read_array(path)
+            return read_picture(path, None if resize else shape)
     except SpikewireError:
         raise
     except Exception as error:  # a damaged file fails anywhere inside numpy or Pillow
@@ -72,18 +85,23 @@ def read_array(path: Path) -> np.ndarray:
         return array.astype(np.uint8 if array.dtype == np.uint8 else np.float32, order="C")
 
 
-def read_picture(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a PNG as uint8 ``[1, channels, height, width]``, without its alpha channel.
+def read_picture(path: Path, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return a picture as uint8 ``[1, channels, height, width]``, without its alpha channel.
 
-    Its size is compared before it is decoded: a small file may hold a very large picture.
+    Its size is compared with `shape`, or with a limit for None, before it is decoded: a small file
+    may hold a very large picture.
     """
     from matplotlib.image import imread
     from PIL import Image
 
-    with Image.open(path, formats=("PNG",)) as header:
-        size, expected = header.size, shape[:0:-1]
-    allowed = f"a picture of {expected[0]} x {expected[1]}" if expected else "a .npy array"
-    check(size == expected, "input", f"{size[0]} x {size[1]}", allowed)
+    with Image.open(path, formats=("PNG", "JPEG")) as header:
+        size = header.size
+    if shape is None:
+        fits, allowed = size[0] * size[1] <= MAX_PIXELS, f"at most {MAX_PIXELS} pixels"
+    else:
+        fits, expected = size == shape[:0:-1], " x ".join(map(str, shape[:0:-1]))
+        allowed = f"a picture of {expected}, or pass --resize" if expected else "a .npy array"
+    check(fits, "input", f"{size[0]} x {size[1]}", allowed)
     picture = np.asarray(imread(path))
     if picture.dtype != np.uint8:
         picture = np.rint(picture * 255).astype(np.uint8)
@@ -93,7 +111,7 @@ def read_picture(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def fit_shape(pixels: np.ndarray, shape: tuple[int, ...]) -> Tensor:
-    """Add a missing batch or channel axis, and convert colours to grey for a single channel."""
+    """Add a missing batch or channel axis, and convert between colours and grey."""
     images = torch.from_numpy(np.ascontiguousarray(pixels))
     if len(shape) == 3 and shape[0] == 1 and images.ndim in (2, 3):
         images = images.unsqueeze(-3)
@@ -102,4 +120,16 @@ def fit_shape(pixels: np.ndarray, shape: tuple[int, ...]) -> Tensor:
     if images.ndim == 4 and images.shape[1] == 3 and shape[0] == 1:
         grey = (images.float() * torch.tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
         images = grey if images.is_floating_point() else grey.round().to(torch.uint8)
+    if images.ndim == 4 and images.shape[1] == 1 and shape[0] == 3:
+        images = images.expand(-1, 3, -1, -1)
     return images
+
+
+def resize_images(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return images of another height and width, by bilinear interpolation without aliasing."""
+    fits = images.ndim == 4 and len(shape) == 3
+    check(fits, "resize", tuple(images.shape), "for images of channels, height and width")
+    resized = functional.interpolate(images.float(), shape[1:], mode="bilinear", antialias=True)
+    if images.is_floating_point():
+        return resized
+    return resized.round().clamp(0, 255).to(torch.uint8)

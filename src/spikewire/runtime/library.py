@@ -3,7 +3,7 @@
 import ctypes
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -82,17 +82,18 @@ class Kernels:
 
     def __call__(self, name: str, *arguments: Any) -> None:
         """Call a function by its name."""
-        function = getattr(self.library, name)
-        function(
-            *[
-                x.ctypes.data
-                if isinstance(x, np.ndarray)
-                else ctypes.byref(x)
-                if isinstance(x, ctypes.Structure)
-                else x
-                for x in arguments
-            ]
-        )
+        self.bind(name, *arguments)()
+
+    def bind(self, name: str, *arguments: Any) -> Callable[[], None]:
+        """Return a call with fixed arguments; the caller keeps the arrays alive."""
+        return partial(getattr(self.library, name), *map(to_argument, arguments))
+
+
+def to_argument(value: Any) -> Any:
+    """Return an array or a record as its address, and anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data
+    return ctypes.byref(value) if isinstance(value, ctypes.Structure) else value
 
 
 def bind(path: str | Path) -> ctypes.CDLL:

@@ -24,6 +24,7 @@ from spikewire.runtime.stream import (
     check_images,
     check_tensor,
     count_votes,
+    to_array,
 )
 
 MAX_MEMBRANES = 2**24  # neurons x images computed at once: 64 MB
@@ -126,7 +127,7 @@ class Runtime:
         self._copy = partial(Runtime, network, threads=threads, kernels=kernels, exact=exact)
         library = library or installed()
         network = replace(network)  # checked again: its arrays may have changed since
-        self.network = network
+        self.network, self._neuron_count = network, network.neuron_count
         self.kernels = choose_kernels(kernels, library)
         if self.kernels == "torch":
             self.engine: NativeEngine | TorchEngine = TorchEngine(network, exact)
@@ -161,13 +162,15 @@ class Runtime:
             SpikewireError: If the images have another shape or are not finite.
         """
         check_tensor(self.network, images)
-        parts = images.split(max(2, MAX_MEMBRANES // self.network.neuron_count))
-        outputs = [self._run(part) for part in parts]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+        size = max(2, MAX_MEMBRANES // self._neuron_count)
+        if len(images) <= size:
+            return self._run(images)
+        return torch.cat([self._run(part) for part in images.split(size)], 1)
 
     def _run(self, images: Tensor) -> Tensor:
-        array = check_images(self.network, images)
-        return count_votes(self.network, self.engine.run_images(array, self.network.time_steps))
+        network = self.network
+        outputs = self.engine.run_images(to_array(images), network.time_steps)
+        return count_votes(network, outputs)
 
     def run_frames(self, frames: Tensor) -> Tensor:
         """Return the outputs for an input that changes over time, as event data do.

@@ -41,7 +41,7 @@ class NativeEngine:
         self, network: Network, library: Any, path: str, threads: int, exact: bool
     ) -> None:
         self.network, self.exact = network, exact
-        self.call: Call = Kernels(library)
+        self.call = Kernels(library)
         self.layers = [
             (Conv if stage.is_conv else Linear)(
                 stage, geometry, count_source_planes(network, number), path, threads
@@ -76,13 +76,13 @@ class NativeEngine:
 
         The calls of the kernels are recorded for small batches, and repeated as one.
         """
-        check_steps(steps)
-        check_array("images", images, np.float32, (None, *self.network.input_shape))
-        program = self.programs.find((len(images), steps))
-        if program is None and self._is_recordable(len(images), steps):
-            program = self.programs.store((len(images), steps), self._record(images, steps))
+        program = self.programs.find(images, steps)
         if program is not None:
             return program.run(images)
+        check_steps(steps)
+        check_array("images", images, np.float32, (None, *self.network.input_shape))
+        if self._is_recordable(len(images), steps):
+            return self.programs.store(self._record(images, steps), steps).run(images)
         return self.run_(self.compute_current(images), steps, self.make_state(len(images)))
 
     def _is_recordable(self, batch: int, steps: int) -> bool:

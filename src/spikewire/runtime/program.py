@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spikewire.runtime.library import SIGNATURES, Call, CallRecord
+from spikewire.runtime.library import SIGNATURES, CallRecord, Kernels
 
 Floats = NDArray[np.float32]
 MAX_BYTES = 2**25  # of the arrays of one program
@@ -30,7 +30,7 @@ class Recorder:
         """Keep a call."""
         self.calls.append((name, arguments))
 
-    def finish(self, call: Call, source: Floats, outputs: Floats) -> "Program":
+    def finish(self, call: Kernels, source: Floats, outputs: Floats) -> "Program":
         """Return the calls as a program that reads `source` and writes `outputs`."""
         return Program(call, self.calls, source, outputs)
 
@@ -47,18 +47,19 @@ class Program:
 
     def __init__(
         self,
-        call: Call,
+        call: Kernels,
         calls: list[tuple[str, tuple[Any, ...]]],
         source: Floats,
         outputs: Floats,
     ) -> None:
-        self.call, self.source, self.outputs = call, source, outputs
+        self.source, self.outputs = source, outputs
         self.arguments = [arguments for _, arguments in calls]  # keeps them alive
         self.records = (CallRecord * len(calls))()
         for record, (name, arguments) in zip(self.records, calls, strict=True):
             record.function = FUNCTIONS[name]
             for number, argument in enumerate(arguments):
                 record.arguments[number] = to_number(argument)
+        self.start = call.bind("spikewire_run", self.records, len(calls))
 
     @property
     def bytes(self) -> int:
@@ -68,27 +69,27 @@ class Program:
 
     def run(self, images: Floats) -> Floats:
         """Return a copy of the outputs for other images of the same shape."""
-        self.source[...] = images
-        self.call("spikewire_run", self.records, len(self.records))
+        np.copyto(self.source, images, "no")
+        self.start()
         return self.outputs.copy()
 
 
 class Programs(threading.local):
-    """The latest programs of a thread by batch size and time steps; arrays are not shared."""
+    """The latest programs of a thread by shape and time steps; arrays are not shared."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, Program] = {}
 
-    def find(self, key: Any) -> Program | None:
-        """Return a program that was stored."""
-        return self.kept.get(key)
+    def find(self, images: Any, steps: int) -> Program | None:
+        """Return the program for images of this shape, if there is one."""
+        return self.kept.get((getattr(images, "shape", None), steps))
 
-    def store(self, key: Any, program: Program) -> Program:
+    def store(self, program: Program, steps: int) -> Program:
         """Keep a program, unless it is large; return it."""
         if program.bytes <= MAX_BYTES:
             while len(self.kept) >= MAX_PROGRAMS:
                 del self.kept[next(iter(self.kept))]
-            self.kept[key] = program
+            self.kept[program.source.shape, steps] = program
         return program
 
 

@@ -100,7 +100,7 @@ class Stream:
 
 def count_votes(network: Network, outputs: NDArray[np.float32]) -> Tensor:
     """Return ``[steps, batch, classes]`` of outputs that vote for the classes."""
-    votes = torch.from_numpy(np.ascontiguousarray(outputs))
+    votes = torch.from_numpy(outputs)
     if network.vote == 1:
         return votes
     return votes.unflatten(-1, (len(network.classes), network.vote)).mean(-1)
@@ -108,13 +108,17 @@ def count_votes(network: Network, outputs: NDArray[np.float32]) -> Tensor:
 
 def check_tensor(network: Network, images: Tensor) -> None:
     """Raise unless `images` are a dense tensor of real numbers ``[batch, *input_shape]``."""
-    check(isinstance(images, Tensor), "images", type(images).__name__, "a tensor")
+    if not isinstance(images, Tensor):
+        check(False, "images", type(images).__name__, "a tensor")
     plain = images.layout == torch.strided and not images.is_meta and not images.is_complex()
-    kind = f"{images.dtype} on {images.device} ({images.layout})"
-    check(plain, "images", kind, "a dense tensor of real numbers")
-    shape, sizes = tuple(images.shape), ", ".join(map(str, network.input_shape))
-    check(shape[1:] == network.input_shape, "images", shape, f"[batch, {sizes}]")
-    check(len(images) > 0, "images", shape, "at least one")
+    if not plain:
+        kind = f"{images.dtype} on {images.device} ({images.layout})"
+        check(False, "images", kind, "a dense tensor of real numbers")
+    shape = images.shape
+    if shape[1:] != network.input_shape:
+        sizes = ", ".join(map(str, network.input_shape))
+        check(False, "images", tuple(shape), f"[batch, {sizes}]")
+    check(shape[0] > 0, "images", shape[0], "at least one")
 
 
 def check_frames(network: Network, frames: Tensor) -> None:
@@ -128,6 +132,14 @@ def check_frames(network: Network, frames: Tensor) -> None:
 def check_images(network: Network, images: Tensor) -> NDArray[np.float32]:
     """Return images as the engines expect them; refuse those that do not fit."""
     check_tensor(network, images)
-    array = np.ascontiguousarray(images.detach().cpu().float().numpy())
+    return to_array(images)
+
+
+def to_array(images: Tensor) -> NDArray[np.float32]:
+    """Return images that fit as a contiguous array; refuse nan and infinity."""
+    images = images.detach()
+    if images.dtype != torch.float32 or images.device.type != "cpu":
+        images = images.cpu().float()
+    array = np.ascontiguousarray(images.numpy())
     check(bool(np.isfinite(array).all()), "images", "nan or infinity", "finite")
     return array
