@@ -15,7 +15,7 @@ def trained(tmp_path_factory):
     fit(short_config(method="dense"), root / "dense")
     fit(short_config(alpha="0.5"), root / "gradr-a")
     fit(short_config(alpha="1"), root / "gradr-b")
-    fit(short_config(method="deepr", connectivity="0.3"), root / "deepr")
+    fit(short_config(method="deepr", connectivity="0.3", allocation="uniform"), root / "deepr")
     return root
 
 

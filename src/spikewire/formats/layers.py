@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from spikewire.formats.pooling import MODULES
+from spikewire.nn.batchnorm import BatchNormPerStep
 from spikewire.nn.layers import Dropout
 
 
@@ -19,7 +20,7 @@ class Kind(Enum):
 
 
 SYNAPSES = (nn.Conv2d, nn.Linear)
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, BatchNormPerStep)
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 UNCHANGED = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d,
              nn.AlphaDropout, Dropout)  # fmt: skip
