@@ -34,7 +34,7 @@ def finite(state) -> bool:
 
 def diverges(faults, fault, run, settings, data=None) -> dict:
     """Train until it fails in one line; return the state in the checkpoint."""
-    with pytest.raises(TrainingFailed, match=r"^\S+( \(\w+\))? is not finite .*lower lr"):
+    with pytest.raises(TrainingFailed, match=r"^\S+( \(\w+\))? (is|are) not finite .*lower lr"):
         fit(settings, run, data=data)
     state = RunDir(run).load_checkpoint(settings)
     assert finite(state)
