@@ -33,18 +33,22 @@ def check_array(
     """
     fits = (
         isinstance(array, np.ndarray)
-        and array.dtype == dtype
-        and array.ndim == len(shape)
-        and all(size in (None, found) for size, found in zip(shape, array.shape, strict=True))
-        and array.flags.c_contiguous
-        and array.flags.aligned
-        and (array.flags.writeable or not writeable)
+        and ((array.dtype.type is dtype and array.dtype.isnative) or array.dtype == dtype)
+        and len(array.shape) == len(shape)
+        and all(map(_is_size, array.shape, shape))
+        and (flags := array.flags).c_contiguous
+        and flags.aligned
+        and (flags.writeable or not writeable)
     )
     if not fits:
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         kind = "writeable array" if writeable else "array"
         expected = f"a contiguous {kind} {np.dtype(dtype)}[{sizes}]"
         check(False, field, _Described(array), expected)
+
+
+def _is_size(found: int, expected: int | None) -> bool:
+    return expected is None or found == expected
 
 
 def get_address(
