@@ -51,6 +51,16 @@ def call(capsys):
     return run
 
 
+@pytest.fixture
+def faults(record_property):
+    """Record for the summary how often a fault was tried and survived, and the steps repeated."""
+
+    def record(fault: str, tried: int, survived: int, steps: int = 0) -> None:
+        record_property("fault", [fault, tried, survived, steps])
+
+    return record
+
+
 @pytest.fixture(scope="session")
 def digits():
     return load_or_skip("digits")

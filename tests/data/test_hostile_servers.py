@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from data.test_download import CONTENT, PACKED, Site, archive, fetched, left_over
-from faults.conftest import faults  # noqa: F401
 from refusal import refused
 
 from spikewire import data
@@ -121,7 +120,7 @@ def answers():
 ANSWERS = list(answers())
 
 
-def hostile_servers(tmp_path, count, faults):  # noqa: F811
+def hostile_servers(tmp_path, count, faults):
     whole = Site({"pixels.gz": PACKED})
     with running(whole):
         for number, answer in enumerate(random.Random(0).sample(ANSWERS, count)):
@@ -145,12 +144,12 @@ def no_proxy(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
 
 
-def test_malformed_responses(tmp_path, faults):  # noqa: F811
+def test_malformed_responses(tmp_path, faults):
     hostile_servers(tmp_path, 25, faults)
 
 
 @pytest.mark.slow
-def test_all_malformed_responses(tmp_path, faults):  # noqa: F811
+def test_all_malformed_responses(tmp_path, faults):
     assert len(ANSWERS) >= 100
     hostile_servers(tmp_path, len(ANSWERS), faults)
 

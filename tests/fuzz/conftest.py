@@ -1,1 +1,0 @@
-from faults.conftest import faults  # noqa: F401
