@@ -4,8 +4,8 @@ Some of the heavy imports swallow a KeyboardInterrupt, and others fail in the mi
 until they are done Ctrl-C ends the process at once; there is nothing to save yet.
 """
 
+import _signal as signal  # pyright: ignore[reportMissingImports]  # it imports nothing itself
 import os
-import signal
 import sys
 
 

@@ -13,9 +13,9 @@ from trainer import network
 from spikewire.train.signals import deferred_signals
 
 WORDS = ["--epochs=100000", "--batch-size=256", "--time-steps=2", "--threads=1", "--init=firing"]
-START = "started"  # printed by the child before our first line runs
-CHILD = f"import sys; sys.stdout.write('{START}\\n'); sys.stdout.flush(); "
-CHILD += "from spikewire.__main__ import run; sys.exit(run())"
+START = "started"  # printed by the child once the interpreter itself is ready
+CHILD = f"import sys; from spikewire.__main__ import run; print('{START}', flush=True); "
+CHILD += "sys.exit(run())"
 
 
 def start(folder, *words):
@@ -23,6 +23,7 @@ def start(folder, *words):
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, "train", "--out", "run", *words],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == f"{START}\n"
@@ -94,9 +95,11 @@ def test_nohup_keeps_a_training_alive(tmp_path, faults):
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_recorded_until_the_step_ends(number):
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     with deferred_signals() as received:
         os.kill(os.getpid(), number)
         assert received.first == number
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_hangup_that_is_ignored_stays_ignored():
