@@ -75,7 +75,7 @@ class UPR(Latent):
             layer.state["second"] = torch.zeros_like(weight)
             layer.state["mask"] = all_present(layer)
             layer.state["slope"] = weight.new_full((), self.first_slope, dtype=torch.float64)
-        pruner.count_uses()
+        pruner.count_uses(relative=not self.per_use)
 
     def before_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Split dL/dw between value and gate.
@@ -86,7 +86,8 @@ class UPR(Latent):
             for layer in layers:
                 layer.weight.grad.mul_(layer.state["mask"])  # pyright: ignore
             return
-        self.update_costs_(pruner)
+        assert pruner.uses is not None
+        pruner.uses.update_costs_(pruner.layers)
         for layer in layers:
             gradient, k = layer.grad, layer.state["slope"]
             soft = self.openness(layer)
@@ -96,14 +97,6 @@ class UPR(Latent):
                 layer, bend * (gradient * layer.state["latent"] + price), pruner.step + 1
             )
             layer.weight.grad.mul_(soft)  # pyright: ignore[reportOptionalMemberAccess]
-
-    def update_costs_(self, pruner: Pruner) -> None:
-        """Write how often each weight is used, relative to the mean or as counted."""
-        assert pruner.uses is not None
-        pruner.uses.update_costs_(pruner.layers)
-        for layer in pruner.layers if self.per_use else ():
-            if (uses := pruner.uses.mean.get(layer.name)) is not None:
-                layer.state["cost"].copy_(torch.as_tensor(uses))
 
     def openness(self, layer: Layer) -> Tensor:
         """Return ``sigmoid(k g)``."""

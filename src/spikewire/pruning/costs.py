@@ -161,13 +161,19 @@ class Meter:
 
 
 class UseCounter(Meter):
-    """Writes each layer's cost, scaled to a mean of 1 per weight, after one forward pass.
+    """Writes how often each weight is used, after one forward pass.
 
     A linear weight is used once, a convolution's once per position of its output.
+
+    Args:
+        model: the model.
+        layers: the pruned layers.
+        relative: whether the costs are scaled to a mean of 1 per weight.
     """
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer]) -> None:
+    def __init__(self, model: nn.Module, layers: Sequence[Layer], relative: bool = True) -> None:
         super().__init__(model, layers)
+        self.relative = relative
         self.positions: dict[str, int] = {}
         for layer in layers:
             layer.state["cost"] = layer.weight.new_ones(())
@@ -185,6 +191,7 @@ class UseCounter(Meter):
         uses = [self.positions.get(layer.name, 1) for layer in layers]
         sizes = [layer.weight.numel() for layer in layers]
         mean = sum(u * n for u, n in zip(uses, sizes, strict=True)) / sum(sizes)
+        mean = mean if self.relative else 1
         for layer, count in zip(layers, uses, strict=True):
             layer.state["cost"].copy_(torch.as_tensor(count / mean))
         self.remove()  # the numbers of positions do not change

@@ -275,9 +275,9 @@ class Pruner:
         seed = int(torch.randint(2**62, (), generator=self.generator))
         return torch.Generator(device).manual_seed(seed)
 
-    def count_uses(self) -> None:
+    def count_uses(self, relative: bool = True) -> None:
         """Count how often each weight is used, for ``layer.state["cost"]``: see `UseCounter`."""
-        self.uses = UseCounter(self.attached_model, self.layers)
+        self.uses = UseCounter(self.attached_model, self.layers, relative)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, besides the model's and the optimizers' own state.
