@@ -180,6 +180,28 @@ def test_a_resumed_run_ends_bit_equal_to_one_that_never_stopped(name, case, stop
 
 
 @EVERY
+def test_model_and_optimizer_may_be_loaded_before_attach(name):
+    """Lightning and Hugging Face restore them first; the first masks must not cut the weights."""
+    whole = Run(name).step(TOTAL)
+    part = Run(name).step(9)
+    saved = torch.load(io.BytesIO(part.save()), weights_only=True)
+    resumed = Run.__new__(Run)
+    resumed.case, resumed.taken = part.case, saved[0]
+    resumed.model = resumed.forward = net(Case(seed=1))
+    resumed.optimizer = OPTIMIZERS[part.case.optimizer](resumed.model.parameters())
+    resumed.model.load_state_dict(saved[1])
+    resumed.optimizer.load_state_dict(saved[2])
+    method = build(name, part.case.connectivity)
+    resumed.pruner = method.attach(resumed.model, resumed.optimizer, total_steps=TOTAL, seed=3)
+    resumed.pruner.state_dict()  # reading it changes nothing
+    resumed.pruner.load_state_dict(saved[3])
+    resumed.step(TOTAL - 9)
+    assert all(map(torch.equal, whole.model.parameters(), resumed.model.parameters()))
+    expected, found = whole.pruner.masks(), resumed.pruner.masks()
+    assert all(torch.equal(expected[key], found[key]) for key in TARGETS)
+
+
+@EVERY
 @few(6)
 @given(case=cases)
 def test_the_end_is_a_plain_model_with_the_target_connectivity(name, case):

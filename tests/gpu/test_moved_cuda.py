@@ -15,25 +15,33 @@ def build(name):
     return METHODS[name](**{k: v for k, v in wanted.items() if k in defaults(METHODS[name])})
 
 
-def run(name, before):
-    model = net() if before else net().cuda()
+def attached(name, model):
     optimizer = new_optimizer(model)
-    pruner = build(name).attach(model, optimizer, total_steps=STEPS)
-    pruner.stats()
-    model.cuda()
+    return optimizer, build(name).attach(model, optimizer, total_steps=STEPS)
+
+
+def train(model, optimizer, pruner):
     for images, labels in batches():
         optimizer.zero_grad()
         logits = model(images.cuda())
         torch.nn.functional.cross_entropy(logits, labels.cuda()).backward()
         optimizer.step()
         pruner.stats()
-    masks = pruner.finish()
-    return [*model.parameters(), *masks.values()]
+    return [*model.parameters(), *pruner.finish().values()]
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_attached_before_the_move_equals_attached_after_it(name):
-    first, second = run(name, before=True), run(name, before=False)
+def test_a_model_moved_after_attach_equals_one_attached_on_the_gpu(name):
+    """From the same state: random numbers and sums of a CPU are not those of a GPU."""
+    moved = net()
+    optimizer, pruner = attached(name, moved)
+    pruner.stats()
+    there = net().cuda()
+    other, twin = attached(name, there)
+    there.load_state_dict(moved.state_dict())
+    twin.load_state_dict(pruner.state_dict())
+    moved.cuda()
+    first, second = train(moved, optimizer, pruner), train(there, other, twin)
     assert all(value.is_cuda for value in first)
     assert all(map(torch.equal, first, second))
 

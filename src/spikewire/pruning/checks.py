@@ -105,19 +105,20 @@ def warn_if_short(pruner: "Pruner") -> None:
 
 
 def require_alive(pruner: "Pruner", masks: Mapping[str, Tensor]) -> None:
-    """Check that training has left a network: finite weights, and synapses in every layer.
+    """Check that training has left a network: finite weights, and some synapses.
 
-    A method with a target keeps at least one synapse per layer, so that none means NaN scores.
+    A method with a target keeps synapses, so that none at all means NaN scores. A layer that ends
+    empty is named in a warning.
 
     Raises:
-        TrainingFailed: if weights are not finite, or a method with a target leaves a layer empty.
+        TrainingFailed: if weights are not finite, or a method with a target leaves no synapse.
     """
     name = pruner.method.name
     for layer in pruner.layers:
         if not bool(layer.weight.isfinite().all()):
             raise TrainingFailed(f"{layer.name}: weights are not finite any more; try a lower lr")
-        if bool(masks[layer.name].any()):
-            continue
-        if pruner.method.unit:
-            raise TrainingFailed(f"{layer.name}: {name} left no synapse; its scores were NaN")
-        warn_caller(f"{name}: {layer.name} ends with no synapse")
+    empty = [key for key, mask in masks.items() if not bool(mask.any())]
+    if pruner.method.unit and len(empty) == len(masks):
+        raise TrainingFailed(f"{name}: no synapse is left; weights were NaN; try a lower lr")
+    if empty:
+        warn_caller(f"{name}: no synapse is left in {', '.join(empty)}")

@@ -79,9 +79,7 @@ class Pruner:
         self._after_finish: list[mask_functions.MaskHook | mask_functions.RefillWarning] = []
         self._hooks: list[Any] = []
         try:
-            method.init(self)
-            method.show_(self.layers)
-            self._steps.guard(self.layers)
+            self._steps.show_first()
             self._counter = MaskCounter(self._masks())
             self._hooks = self._steps.register()
             managed.update(dict.fromkeys([layer.weight for layer in self.layers], True))
@@ -245,7 +243,7 @@ class Pruner:
         """
         self._require_attached()
         self._steps.require_unmodified()
-        self._steps.editing = True
+        self._steps.editing, self._steps.originals = True, {}
         try:
             with keep_edits(self.method, self.layers):
                 yield
@@ -307,11 +305,14 @@ class Pruner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned; call it after the model's and optimizers' own.
 
+        Those may be loaded before or after `attach`.
+
         Raises:
             SpikewireError: if the state belongs to another method, other options or targets.
         """
         self._require_attached()
         require_same_run(self, state)
+        self._steps.undo_first()
         self._steps.open = []
         self.step = state["step"]
         self.generator.set_state(state["generator"].cpu())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from spikewire.errors import SpikewireError
@@ -36,6 +37,7 @@ class Steps:
         turn: index of the optimizer in mid-step; None outside a step.
         stepped: optimizers that have taken this step already, and the layers they moved.
         editing: whether the user is inside ``with pruner.editing():``.
+        originals: weights that `attach` changed, as they were before; until the first step.
     """
 
     def __init__(self, pruner: "Pruner") -> None:
@@ -45,6 +47,29 @@ class Steps:
         self.turn: int | None = None
         self.stepped: dict[int, list[Layer]] = {}
         self.editing = False
+        self.originals: dict[str, Tensor] = {}
+
+    def show_first(self) -> None:
+        """Let the method begin, and show the network its first weights."""
+        layers = self.pruner.layers
+        before = {layer.name: layer.weight.detach().clone() for layer in layers}
+        self.method.init(self.pruner)
+        self.method.show_(layers)
+        self.guard(layers)
+        changed = [x.name for x in layers if not torch.equal(x.weight, before[x.name])]
+        self.originals = {name: before[name] for name in changed}
+
+    def undo_first(self) -> None:
+        """Put back weights that `attach` changed, unless they were written since.
+
+        A saved state may be loaded after weights that were there before `attach`: its masks are
+        not the first ones.
+        """
+        for layer in self.pruner.layers:
+            unwritten = self.guards.of_layer[layer.name].violation(layer.weight) is None
+            if unwritten and layer.name in self.originals:
+                layer.weight.copy_(self.originals[layer.name])
+        self.originals = {}
 
     def register(self) -> list[Any]:
         """Register the hooks; return their handles."""
@@ -78,7 +103,7 @@ class Steps:
         self.turn = self.pruner.optimizers.index(optimizer)
         if self.turn in self.stepped:  # another optimizer skipped its turn: the step ends here
             self.settle()
-        self.open = own
+        self.open, self.originals = own, {}
         self.method.lend_(self.pruner, own)
 
     @torch.no_grad()
