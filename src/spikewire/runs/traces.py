@@ -84,5 +84,6 @@ def _check_numbers(key: str, values: np.ndarray, at_least: float) -> None:
     if values.dtype.kind not in kinds or not values.dtype.isnative:
         raise ValueError(f"{key} has dtype {values.dtype}")
     largest = LARGEST if key.endswith("range") else LARGEST_COUNT
-    if values.size and not (at_least <= values.min() and values.max() <= largest):
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+    if not at_least <= low <= high <= largest:
         raise ValueError(f"{key} is not in its range")
