@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from spikewire.cli import main
+from spikewire.config import flag, method_fields, settings
+from spikewire.methods import METHODS
 
 TRAP = "touch pwned"
 NAMES = (
@@ -53,18 +55,28 @@ def run(text: str, sandbox: Path) -> list[str]:
     return (sandbox / "arguments").read_bytes().decode().split("\0")[2:-1]
 
 
-@pytest.mark.parametrize("flag", PLANTED)
-def test_no_name_becomes_a_command(sandbox, capsys, faults, flag):
+@pytest.mark.parametrize("option", PLANTED)
+def test_no_name_becomes_a_command(sandbox, capsys, faults, option):
     for name in NAMES:
-        text = script([f"{flag}={name}"], capsys)
+        text = script([f"{option}={name}"], capsys)
         assert (text is None) == (name == "--" or not name.isprintable()), name
         if text is not None:
-            out = name if flag == "--out" else "runs/frontier"
+            out = name if option == "--out" else "runs/frontier"
             arguments = run(text, sandbox)
             assert arguments[-1] == f"--out={out}/digits-budget-0.2-seed0"
-            assert flag == "--out" or name in arguments or f"{flag}={name}" in arguments
+            assert option == "--out" or name in arguments or f"{option}={name}" in arguments
         assert not list(sandbox.rglob("pwned")), name
     faults("hostile name in a Slurm script", len(NAMES), len(NAMES))
+
+
+def test_no_flag_takes_a_new_line_into_the_script(sandbox, capsys, faults):
+    fields = {key for method in METHODS for key in method_fields(method)}
+    flags = sorted({flag(key) for key in {*settings(), *fields}} - {"--method", "--seed"})
+    own = ["--methods", "--seeds", "--cores", "--gpus", "--preset", "--config", "--engine"]
+    for name in (*flags, *own):
+        assert script([f"{name}=1\n{TRAP}\n"], capsys) is None, name
+        assert not list(sandbox.rglob("pwned")), name
+    faults("hostile name in a Slurm script", len(flags) + len(own), len(flags) + len(own))
 
 
 @pytest.mark.parametrize("name", NAMES[::3])

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from spikewire.cli.flags import Parser, whole
 from spikewire.cli.show import print_line
 from spikewire.config import resolve
 from spikewire.errors import SpikewireError, unknown
+from spikewire.files import io_errors, make_folder
 from spikewire.text import percent
 
 RUNS_HELP = "run directories, or folders that contain them"
@@ -69,6 +71,9 @@ def train_paper_runs(folder: str) -> str:
     from spikewire.runs.rundir import RunDir
     from spikewire.train.loop import fit
 
+    for path in (Path(folder).parent, Path(folder)):
+        with io_errors(path):
+            make_folder(path)
     for flags in PAPER_RUNS:
         name = "-".join(flags.values())
         run = RunDir(f"{folder}/{name}")
