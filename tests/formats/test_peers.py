@@ -138,6 +138,25 @@ def test_snntorch_loop_over_time(reset):
     assert torch.equal(Runtime(network)(images), model(images)[0])
 
 
+class MeanMembrane(peers.SnnTorchDense):
+    def forward(self, x):
+        return super().forward(x)[1].sum(0) / self.time_steps
+
+
+@pytest.mark.parametrize("reset", ["subtract", "zero"])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_snntorch_membrane_potential_as_output(reset, kernels, tmp_path):
+    model = peers.settle_(MeanMembrane(reset_mechanism=reset), gain=1.5)
+    images = 3 * torch.rand(3, 1, 28, 28)
+    exported = spikewire.export(model, images, tmp_path / "x")
+    assert exported.different_spikes == 0
+    runtime = spikewire.load(tmp_path / "x", kernels=kernels, exact=True)
+    assert runtime.network.membrane
+    with torch.no_grad():
+        torch.testing.assert_close(runtime(images).mean(0), model(images), rtol=1e-5, atol=1e-5)
+    refused(lambda: nir.to_nir(runtime.network), "membrane potentials")
+
+
 def test_snntorch_convolutional_network_with_pooled_currents():
     model = peers.settle_(peers.SnnTorchConv())
     network = assert_same_spikes(model, 4 * torch.rand(3, 1, 28, 28))

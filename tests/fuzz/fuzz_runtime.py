@@ -66,6 +66,7 @@ def make_network(stages, shape, rng, outputs) -> Network:
     vote = rng.choice([n for n in (1, 2, 5) if outputs % n == 0])
     names = tuple(map(str, range(outputs // vote)))
     sizes = {"input_shape": shape, "time_steps": rng.randint(1, 4), "vote": vote}
+    sizes["membrane"] = stages[-1].neuron is not None and rng.random() < 0.3
     return Network(stages=tuple(stages), classes=names, **sizes)
 
 

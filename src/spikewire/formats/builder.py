@@ -48,7 +48,7 @@ class Builder:
         if value.reduced or value.vote > 1:
             raise SpikewireError(f"{name}: neurons after a sum or a vote are not supported")
         if isinstance(value, Spikes):
-            value = pass_through(name, value, shape)
+            value = pass_through(name, expect_spikes(name, value), shape)
         if name not in self.numbers:
             layer = value.path[0]
             if layer in (current.path[0] for current, _ in self.fired):
@@ -121,6 +121,8 @@ class Builder:
         plain = not others and not source.pooled and source.stage == used[-1]
         if plain and (value.scale == 1 or value.reduced):
             return None
+        if value.membrane:
+            raise SpikewireError("output: scaled membrane potentials are not supported")
         shape = self.shapes[source.stage]
         if source.pooled:
             shape = self.pools[source.stage].infer_outputs("output", shape)

@@ -70,6 +70,7 @@ def write(
     """
     check_word("values", values, VALUES)
     check(network.is_chain, "network", "additions of spikes", "a chain of layers in C")
+    check(not network.membrane, "outputs", "membrane potentials", "spikes or currents in C")
     for stage in network.stages:
         _check_stage(stage)
     pairs = zip(network.stages, network.geometry, strict=True)

@@ -119,6 +119,7 @@ def _make_piece(pre: Any, post: Any, weight: Any) -> Piece:
 
 def _make_header(network: Network, layers: list[dict[str, Any]]) -> str:
     header = {"layers": layers, "time_steps": network.time_steps, "vote": network.vote}
+    header["membrane"] = network.membrane
     header |= {"classes": network.classes, "mean": network.mean, "std": network.std}
     return json.dumps(header, indent=2) + "\n"
 

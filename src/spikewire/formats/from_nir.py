@@ -120,7 +120,8 @@ def _follow_node(
         weight = _read_numbers(f"{name}: weight", node.weight)
         bias = None if bias is None else _read_numbers(f"{name}: bias", bias)
         fits = bias is None or (weight.ndim > 0 and bias.shape == weight.shape[:1])
-        check(fits, f"{name}: bias", np.shape(bias), "one number per output")
+        found = None if bias is None else tuple(bias.shape)
+        check(fits, f"{name}: bias", found, "one number per output")
         return feed(name, weight, bias, value, geometry)
     if isinstance(node, nir.LIF | nir.IF):
         neuron, gain, shape = _read_neuron(nir, name, node, dt)

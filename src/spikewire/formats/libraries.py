@@ -26,11 +26,13 @@ class NeuronCall(NamedTuple):
         neuron: The constants.
         multi_step: Whether a call runs all time steps.
         keeps_state: Whether the membrane potential is kept in the module from call to call.
+        returns_membrane: Whether a call returns the membrane potential before the reset.
     """
 
     neuron: Neuron
     multi_step: bool
     keeps_state: bool = True
+    returns_membrane: bool = False
 
 
 def read_neuron(name: str, module: nn.Module) -> NeuronCall | None:
@@ -128,7 +130,8 @@ def _read_leaky(module: Any) -> NeuronCall:
     tau = None if beta == 1 else 1 / (1 - beta)
     reset = "hard" if mechanism == "zero" else "delayed soft"
     threshold = read_scalar(module.threshold, "threshold")
-    return NeuronCall(Neuron(tau, threshold, 0.0, reset, "decay", strict=True), False)
+    neuron = Neuron(tau, threshold, 0.0, reset, "decay", strict=True)
+    return NeuronCall(neuron, False, returns_membrane=bool(module.reset_delay))
 
 
 # ---------------------------------------------------------------------- Norse

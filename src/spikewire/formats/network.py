@@ -58,6 +58,8 @@ class Network:
         time_steps: Time steps per image.
         classes: Names of the classes, in the order of the outputs.
         vote: Number of outputs that are averaged per class.
+        membrane: Whether the outputs are the membrane potentials of the last neurons before their
+            reset, instead of spikes.
         mean: Mean per channel of the pixels in [0, 1], subtracted from images; empty for none.
         std: Standard deviation per channel, by which images are divided; empty for none.
         about: Further information that is stored with the network and does not change it.
@@ -71,6 +73,7 @@ class Network:
     time_steps: int
     classes: tuple[str, ...]
     vote: int = 1
+    membrane: bool = False
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -125,6 +128,8 @@ class Network:
     def _check_readout(self) -> None:
         outputs, expected = math.prod(self.geometry[-1].neurons), self.vote * len(self.classes)
         check(is_whole(self.vote), "vote", self.vote, "a whole number")
+        fits = self.membrane is False or (self.membrane is True and self.stages[-1].neuron)
+        check(bool(fits), "membrane", self.membrane, "False for a readout of currents")
         check(self.vote > 0 and outputs == expected, "classes", expected, f"{outputs} outputs")
 
     def _check_normalisation(self) -> None:

@@ -46,6 +46,7 @@ def to_nir(network: Network, pooling: str = "conv", dt: float = DT) -> Any:
     """
     nir = import_nir()
     check_word("pooling", pooling, POOLINGS)
+    check(not network.membrane, "outputs", "membrane potentials", "spikes or currents for NIR")
     nodes, edges, before = {}, [], [""]
     for name, node, sources in _make_nodes(nir, network, pooling, dt):
         nodes[name] = node

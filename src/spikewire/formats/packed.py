@@ -154,6 +154,7 @@ def _make_header(network: Network, values: str) -> dict[str, Any]:
         "time_steps": network.time_steps,
         "classes": network.classes,
         "vote": network.vote,
+        "membrane": network.membrane,
         "mean": network.mean,
         "std": network.std,
         "values": values,
@@ -226,6 +227,7 @@ def _unpack_network(header: Mapping[str, Any], arrays: Arrays) -> Network:
         time_steps=_read_field(header, "time_steps", int),
         classes=tuple(map(str, _read_field(header, "classes", list))),
         vote=_read_field(header, "vote", int),
+        membrane=_read_field({"membrane": False, **header}, "membrane", bool),  # optional
         mean=_read_numbers(header, "mean", float),
         std=_read_numbers(header, "std", float),
         about=_read_field(header, "about", dict),

@@ -101,7 +101,8 @@ def trace(
     frames, is_static = _find_frames(tracer, image, steps)
     stages, numbers = tracer.builder.finish(value)
     shape = tuple(frames.shape[1 if is_static else 2 :])
-    network = _make_network(stages, shape, time_steps, value.vote, fields)
+    fields |= {"vote": value.vote, "membrane": value.membrane}
+    network = _make_network(stages, shape, time_steps, fields)
     spikes = {stages[new].name: _stack(tracer, old) for old, new in numbers.items()}
     return Trace(network, frames.cpu(), is_static, spikes)
 
@@ -204,15 +205,13 @@ def _find_frames(tracer: Tracer, image: Tensor, steps: int) -> tuple[Tensor, boo
 
 
 def _make_network(
-    stages: list[Stage], shape: Shape, time_steps: int, vote: int, fields: dict[str, Any]
+    stages: list[Stage], shape: Shape, time_steps: int, fields: dict[str, Any]
 ) -> Network:
     """Return the network, its classes numbered unless given."""
     if "classes" not in fields:
         outputs = Network.count_outputs(stages, shape)
-        fields["classes"] = tuple(map(str, range(outputs // vote)))
-    return Network(
-        stages=tuple(stages), input_shape=shape, time_steps=time_steps, vote=vote, **fields
-    )
+        fields["classes"] = tuple(map(str, range(outputs // fields["vote"])))
+    return Network(stages=tuple(stages), input_shape=shape, time_steps=time_steps, **fields)
 
 
 def _stack(tracer: Tracer, number: int) -> Tensor:

@@ -151,13 +151,17 @@ class Tracer(TorchFunctionMode):
         self.spikes[number].append(spikes.detach().clone())
         self.store(spikes, Spikes((Source(number),), step=len(self.spikes[number])))
         for tensor in rest:
-            self.store(tensor, Unknown(f"the membrane potential of {name}", number))
+            membrane: Value = Unknown(f"the membrane potential of {name}", number)
+            if call.returns_membrane:
+                membrane = Spikes((Source(number),), step=len(self.spikes[number]), membrane=True)
+            self.store(tensor, membrane)
 
     def check_state(self, name: str, number: int, neuron: Neuron, state: list[Tensor]) -> None:
         """Refuse a membrane potential that is neither at rest nor the neurons' own."""
         for tensor in state:
             value = self.find(tensor)
             own = isinstance(value, Unknown) and value.step == number
+            own = own or (isinstance(value, Spikes) and value.sources == (Source(number),))
             if not own and bool((tensor != neuron.rest).any()):
                 raise SpikewireError(f"{name}: a membrane potential that is not its own or at rest")
 

@@ -27,6 +27,8 @@ class Spikes:
         vote: Number of outputs that were averaged per class.
         step: Time step, counted in calls of the neurons.
         reduced: Whether it is a sum or mean over time.
+        membrane: Whether it is the membrane potential of a stage instead, which only the output
+            may be.
     """
 
     sources: tuple[Source, ...]
@@ -34,11 +36,12 @@ class Spikes:
     vote: int = 1
     step: int = 0
     reduced: bool = False
+    membrane: bool = False
 
     @property
     def key(self) -> Any:
         """What identifies the value at any time step."""
-        return self.sources, self.scale, self.vote
+        return self.sources, self.scale, self.vote, self.membrane
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,11 @@ class Current:
     def scale(self) -> float:
         """The factor, which is part of the weights."""
         return 1.0
+
+    @property
+    def membrane(self) -> bool:
+        """Currents are no membrane potentials."""
+        return False
 
     def scale_by(self, gain: Tensor | float, shift: Tensor | float, name: str = "") -> "Current":
         """Return the current times `gain` plus `shift`, one number per output or one for all."""
@@ -153,6 +161,8 @@ def expect_spikes(name: str, value: Value) -> Spikes:
         raise SpikewireError(f"{name}: synapses after {value.path[-1]} without neurons between")
     if value.vote > 1:
         raise SpikewireError(f"{name}: a layer after a vote is not supported")
+    if value.membrane:
+        raise SpikewireError(f"{name}: a layer that reads membrane potentials is not supported")
     return value
 
 
@@ -194,6 +204,8 @@ def add(name: str, left: Value, right: Value) -> Value:
     where = f"an addition in {name}" if name else "an addition"
     if isinstance(left, Current) or isinstance(right, Current):
         return Unknown(f"{where} of currents (only spikes can be added)")
+    if left.membrane or right.membrane:
+        return Unknown(f"{where} of membrane potentials")
     if left.scale != right.scale or left.vote > 1 or right.vote > 1 or left.reduced:
         return Unknown(f"{where} of values with different factors")
     if Source(IMAGE) in (*left.sources, *right.sources):

@@ -180,15 +180,17 @@ class TorchEngine:
             if number:
                 x = self.run_layer(number, self.gather(number, spikes)).unflatten(0, (steps, -1))
             if stage.neuron is not None:
-                x = fire_(stage, x, state[number])
-                spikes.append(x)
+                now, x = fire_(stage, x, state[number])
+                spikes.append(now)
                 if on_spikes:
-                    on_spikes(number, x.numpy().astype(bool))
+                    on_spikes(number, now.numpy().astype(bool))
+                x = x if self.network.membrane else now
         return x.flatten(2).numpy()
 
 
-def fire_(stage: Stage, current: Tensor, state: np.ndarray) -> Tensor:
-    """Return the spikes of currents ``[steps, ...]``; `state` is updated in place."""
+def fire_(stage: Stage, current: Tensor, state: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return spikes and membrane potentials of ``[steps, ...]``; `state` is updated in place."""
     assert stage.neuron is not None
     voltage = torch.from_numpy(state)
-    return torch.stack([step_(stage.neuron, now, voltage)[0] for now in current])
+    spikes, membranes = zip(*(step_(stage.neuron, x, voltage) for x in current), strict=True)
+    return torch.stack(spikes), torch.stack(membranes)

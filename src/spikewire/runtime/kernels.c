@@ -77,6 +77,16 @@ static inline float charge(const neuron_t *n, float current, float u)
     }
 }
 
+/* Advance one neuron by a time step; return the membrane potential before the reset. */
+static inline float advance(const neuron_t *n, float current, float *u)
+{
+    float m = charge(n, current, *u);
+    if (n->reset == DELAYED && *u >= n->threshold)
+        m -= n->fall;
+    *u = m < n->threshold || n->reset == DELAYED ? m : n->reset == SOFT ? m - n->fall : n->rest;
+    return m;
+}
+
 static void fire_portable(const neuron_t *n, const float *current, float *u, uint16_t *spikes,
                           int64_t vectors)
 {
@@ -84,12 +94,7 @@ static void fire_portable(const neuron_t *n, const float *current, float *u, uin
         unsigned bits = 0;
         for (int k = 0; k < LANES; k++) {
             const int64_t i = v * LANES + k;
-            float m = charge(n, current[i], u[i]);
-            if (n->reset == DELAYED && u[i] >= n->threshold)
-                m -= n->fall;
-            const unsigned fired = m >= n->threshold;
-            u[i] = !fired || n->reset == DELAYED ? m : n->reset == SOFT ? m - n->fall : n->rest;
-            bits |= fired << k;
+            bits |= (unsigned)(advance(n, current[i], u + i) >= n->threshold) << k;
         }
         spikes[v] = (uint16_t)bits;
     }
@@ -218,6 +223,20 @@ void spikewire_fire(const layer_t *l, const float *currents, int32_t constant, f
             FIRE[l->path](&l->neuron, currents + (constant ? b : map) * words * LANES,
                           state + b * words * LANES, spikes + map * words, words);
             trim(l, spikes + map * words, words);
+        }
+}
+
+/* Like spikewire_fire, but write the membrane potentials before the reset. */
+void spikewire_integrate(const layer_t *l, const float *currents, int32_t constant, float *state,
+                         float *membrane)
+{
+    const int64_t lanes = l->channels * l->vectors * LANES;
+    for (int64_t b = 0; b < l->batch; b++)
+        for (int64_t t = 0; t < l->steps; t++) {
+            const int64_t map = b * l->steps + t;
+            const float *current = currents + (constant ? b : map) * lanes;
+            for (int64_t i = 0; i < lanes; i++)
+                membrane[map * lanes + i] = advance(&l->neuron, current[i], state + b * lanes + i);
         }
 }
 
@@ -754,8 +773,11 @@ void spikewire_run(const call_t *calls, int64_t count)
         case 8:
             spikewire_copy(p[0], p[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
             break;
-        default:
+        case 9:
             spikewire_read(p[0], p[1], p[2], a[3], a[4], a[5], a[6], a[7]);
+            break;
+        default:
+            spikewire_integrate(p[0], p[1], (int32_t)a[2], p[3], p[4]);
         }
     }
 }

@@ -66,6 +66,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "spikewire_pool_currents": [*[pointer] * 2, *[size] * 4, pointer, *[size] * 3, number],
     "spikewire_copy": [pointer, pointer, *[size] * 7],
     "spikewire_read": [*[pointer] * 3, *[size] * 5],
+    "spikewire_integrate": [pointer, pointer, number, pointer, pointer],
 }  # in the order of `spikewire_run` in kernels.c
 Call = Callable[..., None]  # of a name and arguments
 

@@ -156,7 +156,8 @@ class Runtime:
             images: Normalised images ``[batch, *input_shape]``.
 
         Returns:
-            Spikes, or currents where the last layer has no neurons: ``[time, batch, classes]``.
+            Spikes, or currents where the last layer has no neurons, or membrane potentials:
+            ``[time, batch, classes]``.
 
         Raises:
             SpikewireError: If the images have another shape or are not finite.

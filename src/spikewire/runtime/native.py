@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from spikewire.errors import check
 from spikewire.formats.arrays import check_array
 from spikewire.formats.network import Network, Stage, check_steps
-from spikewire.runtime.layers import Conv, Linear, count_planes
+from spikewire.runtime.layer import count_planes
+from spikewire.runtime.layers import Conv, Linear
 from spikewire.runtime.layout import Floats, Words
 from spikewire.runtime.library import LANES, Call, Kernels
 from spikewire.runtime.program import Program, Programs, Recorder
@@ -50,6 +51,7 @@ class NativeEngine:
                 zip(network.stages, network.geometry, strict=True)
             )
         ]
+        self.layers[-1].membrane = network.membrane
         self.last_use = find_last_uses(network)
         self.threads = threads
         self.executors: dict[int, ThreadPoolExecutor] = {}  # by process
@@ -180,9 +182,7 @@ class NativeEngine:
             else:
                 x = layer.fire_(call, current, steps, u)
             if on_spikes and layer.stage.neuron:
-                maps = layer.neurons.unpack(x)
-                maps = maps.reshape(len(current), steps, *layer.geometry.neurons)
-                on_spikes(number, maps.swapaxes(0, 1))
+                on_spikes(number, layer.read_spikes(x).swapaxes(0, 1))
             spikes[number, False] = x
             for key in [key for key in spikes if self.last_use[key[0]] <= number]:
                 del spikes[key]
