@@ -33,6 +33,7 @@ def setting(
     *,
     within: str = "",
     choices: tuple[str, ...] = (),
+    forms: tuple[str, ...] = (),
     free: bool = False,
 ) -> Any:
     """Declare a setting: a dataclass field with a help text and the values it accepts.
@@ -44,6 +45,7 @@ def setting(
             name of another field of the same class. In a tuple it holds for every element.
         choices: the valid words; one with a colon, ``"module:REGISTRY"``, stands for the names in
             that registry.
+        forms: forms of further valid texts, capitals for what varies: ``"npz:FILE"``.
         free: whether the setting may change when a run is resumed, because it does not decide what
             is computed.
 
@@ -54,7 +56,7 @@ def setting(
         >>> ramp: float = setting(0.5, "fraction of the run until the target", within="(0, 1]")
     """
     Interval.parse(within)
-    rules = {"help": help, "within": within, "choices": choices, "free": free}
+    rules = {"help": help, "within": within, "choices": choices, "forms": forms, "free": free}
     return field(default=default, metadata=rules)
 
 
@@ -129,8 +131,24 @@ def _words(choice: str) -> Iterator[str]:
 
 def accepted(rule: Field) -> str:
     """Return what a setting accepts as text for help, empty where it accepts any value."""
-    words = choices_of(rule)
+    words = (*choices_of(rule), *rule.metadata["forms"])
     return f"one of {', '.join(words)}" if words else str(rule.metadata["within"])
+
+
+def has_form(text: str, form: str) -> bool:
+    """Return whether a text has a form such as ``"npz:FILE"``: capitals stand for any text.
+
+    Args:
+        text: the text to compare.
+        form: what it must look like.
+
+    Example:
+        >>> has_form("npz:mine.npz", "npz:FILE"), has_form("mnist", "npz:FILE")
+        (True, False)
+    """
+    parts = re.split("([A-Z]+)", form)
+    pattern = "".join(".+" if part.isupper() else re.escape(part) for part in parts)
+    return re.fullmatch(pattern, text, re.DOTALL) is not None
 
 
 def describe(rule: Field) -> str:
@@ -187,8 +205,9 @@ def _check(rule: Field, value: Any, owner: object) -> None:
     for part in value if isinstance(value, tuple) else [value]:
         if part is None:
             continue
-        if words := choices_of(rule):
-            check_word(rule.name, part, words)
+        forms = rule.metadata["forms"]
+        if (words := choices_of(rule)) and not any(has_form(part, form) for form in forms):
+            check_word(rule.name, part, (*words, *forms))
         check(interval is None or interval.contains(part, owner), rule.name, value, str(interval))
 
 

@@ -137,7 +137,8 @@ def shapes(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_no_layer_of_any_network_is_left_without_synapses(name, network):
     torch.manual_seed(0)
-    model = build(network)
+    any_size = MODELS[network].input_shape is None
+    model = build(network, **({"input_shape": (40,), "classes": 10} if any_size else {}))
     takes = "connectivity" in defaults(METHODS[name])
     method = METHODS[name](**({"connectivity": 0.005} if takes else {}))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -16,8 +16,16 @@ PRUNABLE = {
     "digits-mlp": 64 * 256 + 256 * 10,
     "lenet5": 6 * 25 + 6 * 16 * 25 + 400 * 120 + 120 * 84 + 84 * 10,
 }
+PRUNABLE["mlp"] = 18 * 256 + 256 * 10
+PRUNABLE["recurrent"] = 18 * 128 + 128 * 128 + 128 * 10
+ANY_SIZE = ("mlp", "recurrent")
 PRUNABLE["cifar10-conv-avg"] = PRUNABLE["cifar10-conv"]
 SMALL = sorted(set(MODELS) - {"cifar10-conv", "cifar10-conv-avg"})
+
+
+def make(name: str, **options) -> Spiking:
+    sizes = {"input_shape": (2, 3, 3), "classes": 10} if name in ANY_SIZE else {}
+    return build(name, **sizes, **options)
 
 
 def images(model: Spiking, batch: int = 6, seed: int = 0) -> Tensor:
@@ -33,12 +41,13 @@ def test_every_model_is_counted():
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_counts_and_names(name):
     with torch.device("meta"):
-        model = build(name)
+        model = make(name)
     synapses = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     assert sum(m.weight.numel() for m in synapses) == PRUNABLE[name]
     assert all(m.bias is None for m in synapses)
     keys = {key for key in model.state_dict() if not key.startswith("bn")}
-    assert keys == {f"{n}.weight" for n, _ in model.named_children() if n[:2] in ("fc", "co")}
+    names = {f"{n}.weight" for n, _ in model.named_children() if n[:2] in ("fc", "co")}
+    assert keys == names | ({"rec1.synapses.weight"} if name == "recurrent" else set())
 
 
 def test_cifar10_layers_are_the_papers():
@@ -51,11 +60,11 @@ def test_cifar10_layers_are_the_papers():
     assert model.get_submodule("drop1").p == 0.5
 
 
-@pytest.mark.parametrize("readout", ["spikes", "current"])
+@pytest.mark.parametrize("readout", ["spikes", "current", "leaky"])
 @pytest.mark.parametrize("name", SMALL)
 def test_output_shape(name, readout):
     torch.manual_seed(0)
-    model = build(name, time_steps=3, readout=readout, neuron="if")
+    model = make(name, time_steps=3, readout=readout, neuron="if")
     scale_to_fire_(model, images(model))
     out = model(images(model))
     assert out.shape == (3, 6, model.classes)
@@ -103,11 +112,22 @@ def test_options_reach_the_layers():
         ("lenet5", {"time_steps": 0}, "time_steps: 0"),
         ("lenet5", {"dropout": 1.0}, "dropout: 1.0"),
         ("lenet5", {"tau": 0.1}, "tau: 0.1"),
+        ("lenet5", {"hidden": 7}, "hidden: 7"),
+        ("mlp", {}, "input_shape: None"),
+        ("mlp", {"input_shape": (4,), "classes": 1}, "classes: 1"),
     ],
 )
 def test_a_wrong_option_is_one_line(name, options, text):
     with pytest.raises(SpikewireError, match=text):
         build(name, **options)
+
+
+def test_networks_of_any_size_take_shape_classes_and_hidden_neurons():
+    model = build("recurrent", input_shape=(12,), classes=7, hidden=40, temporal=True)
+    assert model.get_submodule("rec1.synapses").weight.shape == (40, 40)
+    assert model(torch.rand(5, 2, 12)).shape == (5, 2, 7)  # the time steps are those of the input
+    with pytest.raises(SpikewireError, match=r"images: .* \[time, batch, \*\(12,\)\]"):
+        model(torch.rand(5, 2, 11))
 
 
 def test_a_wrong_image_is_one_line():

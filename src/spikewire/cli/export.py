@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from spikewire.cli.flags import Parser, whole
 from spikewire.cli.show import print_values
+from spikewire.cli.train import add_own_files
 from spikewire.text import percent, size
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def make_export_parser() -> Parser:
     parser.add_argument("--pooling", default="conv", help=f"nir: {', '.join(POOLINGS)} (conv)")
     parser.add_argument("--check", default="256", help="test images to compare on, or 0 (256)")
     parser.add_argument("--data-dir", help="directory of the data sets")
+    add_own_files(parser)
     return parser
 
 

@@ -84,7 +84,7 @@ def plan(given: dict[str, Any], stack: ExitStack) -> tuple[Config, str | Path, b
         return config, out, ranks.restart_count() > 0 and RunDir(out).started
     check(ranks.max_restarts() == 0, "--out", out, "given, so that a restart finds its checkpoint")
     new = not Path("runs").exists()
-    claimed = claim_run("runs", f"{config.dataset}-{config.method}")
+    claimed = claim_run("runs", f"{config.dataset_name}-{config.method}")
     stack.callback(remove_unused, claimed, *[claimed.parent] * new)
     return config, claimed, False
 
@@ -121,11 +121,21 @@ def train_parser() -> Parser:
     return parser
 
 
+def add_own_files(parser: Parser) -> None:
+    """Add the flags that name the Python files of a run again: only then are they executed."""
+    for key, what in (("model", "network"), ("dataset", "data")):
+        about = f"FILE.py:FUNCTION of the run's {what}, where it has one"
+        parser.add_argument(flag(key), metavar="X", help=about)
+
+
 def refuse_with_resume(given: dict[str, Any]) -> None:
     """Raise for a flag that a resumed run cannot change."""
+    from spikewire.data.reference import is_python
+
     free = [key for key, rule in settings().items() if rule.metadata["free"]]
     for key, value in given.items():
-        if value is not None and key not in free:
+        again = key in ("dataset", "model") and is_python(value or "")  # must be the run's own
+        if value is not None and key not in free and not again:
             flags = ", ".join(flag(key) for key in free if key != "threads")  # must stay the same
             raise SpikewireError(
                 f"{flag(key)}: not together with --resume, which takes only {flags}"
@@ -173,6 +183,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("--data-dir", help="folder of the data sets")
     parser.add_argument("--device", help="auto, cpu or cuda")
+    add_own_files(parser)
     given = parser.read(arguments)
     run = given.pop("run")
     from spikewire.train import evaluate_run

@@ -5,7 +5,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spikewire.errors import check, not_sparsity, unknown
+from spikewire.errors import SpikewireError, check, not_sparsity, unknown
 from spikewire.fields import (
     declared,
     defaults,
@@ -44,9 +44,25 @@ class Config:
         >>> Config(dataset="digits", method="budget", options={"connectivity": 0.05}, epochs=40)
     """
 
-    dataset: str = setting("digits", "data set", choices=("spikewire.data:DATASETS",))
+    dataset: str = setting(
+        "digits",
+        "data set, or one of your own",
+        choices=("spikewire.data:DATASETS",),
+        forms=("FILE.py:FUNCTION", "folder:PATH", "npz:FILE"),
+    )
     model: str = setting(
-        "auto", "network; auto: the data set's own", choices=("auto", "spikewire.nn.models:MODELS")
+        "auto",
+        "network, or one of your own; auto: the one for the data set",
+        choices=("auto", "spikewire.nn.models:MODELS"),
+        forms=("FILE.py:FUNCTION",),
+    )
+    hidden: int = setting(
+        0, "hidden neurons of mlp and recurrent; 0: their own number", within="[0, 1e6]"
+    )
+    resize: int = setting(
+        0,
+        "side in pixels to which images of folder:PATH are resized; 0: as they are",
+        within="[0, 10000]",
     )
     method: str = setting("gradr", "pruning method", choices=("spikewire.methods:METHODS",))
     epochs: int = setting(20, "passes over the training images", within="[1, 1e9]")
@@ -147,6 +163,8 @@ class Config:
     data_dir: str = setting("", "folder of the data sets; none: the default", free=True)
     options: dict[str, Any] = field(default_factory=dict)
 
+    unconfirmed = tuple[str, ...]()  # settings that a file, not the user, gave a Python file for
+
     def __post_init__(self) -> None:
         validate(self)
         check(not (self.graph and self.compile), "graph", True, "false together with compile")
@@ -155,12 +173,29 @@ class Config:
         parts, in_order = len(self.early_time_steps), sorted(self.early) == list(self.early)
         expected = f"{parts} fractions in order, one for each of early_time_steps"
         check(parts == len(self.early) and in_order, "early", self.early, expected)
-        if self.model == "auto":
-            self.model = MODEL_OF[self.dataset]
+        if self.model == "auto":  # that of own data is chosen when the data are known
+            self.model = MODEL_OF.get(self.dataset, "auto")
         for spec in self.augment:
             import_module("spikewire.data.augment").parse(spec)
         trained = methods()[self.method].for_trained if self.start else {}
         self.options = _completed(self.method, {**trained, **self.options})
+
+    def confirm(self, key: str) -> str:
+        """Return the Python function that a setting names, if the user has named it themselves.
+
+        Args:
+            key: ``"dataset"`` or ``"model"``.
+
+        Raises:
+            SpikewireError: If it was read from a file, such as that of a run directory.
+        """
+        value = getattr(self, key)
+        if key in self.unconfirmed:
+            raise SpikewireError(
+                f"{key}: {value} is Python code that a file names, and is executed only if you "
+                f"name it too; add {flag(key)} {value}"
+            )
+        return value
 
     def build_method(self) -> "Method":
         """Return the method with its options."""
@@ -170,6 +205,11 @@ class Config:
     def unit(self) -> str:
         """The unit of the target, such as ``"connectivity"``; "" where the method has none."""
         return self.build_method().unit
+
+    @property
+    def dataset_name(self) -> str:
+        """Name of the data set for run directories; of a file of your own, that of the file."""
+        return import_module("spikewire.data.reference").short_name(self.dataset)
 
     @property
     def target(self) -> float | None:

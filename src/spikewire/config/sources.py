@@ -7,7 +7,7 @@ before those of the same file's top level. Flags are text, read as TOML would be
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -38,7 +38,8 @@ def resolve(
     """Return the settings of a run from a preset, a TOML file and flags, each over the one before.
 
     Args:
-        preset: name of a preset; without preset and file it is the data set's own.
+        preset: name of a preset; without preset and file it is the data set's own, and none for
+            a network or data of your own.
         file: path of a TOML file.
         flags: values as text, by name; names of settings or of the method's fields.
 
@@ -53,13 +54,20 @@ def resolve(
     layers: list[tuple[str, dict[str, Any]]] = []
     if preset or not file:
         known = presets()
-        name = preset or PRESET_OF.get((flags or {}).get("dataset", ""), "digits")
-        if name not in known:
+        name = preset or _default_preset(flags or {})
+        if name and name not in known:
             raise unknown("--preset", name, known)
-        layers += _preset(name, known)
+        layers += _preset(name, known) if name else []
     if file:
         layers.append((str(file), _read(Path(file))))
     return _merge(layers, flags or {})
+
+
+def _default_preset(flags: Mapping[str, str]) -> str:
+    """Return the preset where none is given: the data set's own; none for what is the user's."""
+    read = import_module("spikewire.data.reference").named_path
+    own = any(read(flags.get(key, "")) for key in ("dataset", "model"))
+    return "" if own else PRESET_OF.get(flags.get("dataset", ""), "digits")
 
 
 def _preset(name: str, known: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
@@ -89,7 +97,11 @@ def _merge(layers: list[tuple[str, dict[str, Any]]], flags: Mapping[str, str]) -
         found |= general
         _overlay_(options, own, method)
         origin |= {key: flag(key) for key in flags}
-        return Config(**found, options=options)
+        config = Config(**found, options=options)
+        read = import_module("spikewire.data.reference").is_python
+        files = [key for key in ("dataset", "model") if key in found and key not in flags]
+        config.unconfirmed = tuple(key for key in files if read(getattr(config, key)))
+        return config
     except SpikewireError as error:
         key, _, rest = str(error).partition(":")
         raise SpikewireError(f"{origin.get(key, key)}:{rest}") from None

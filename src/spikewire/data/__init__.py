@@ -1,8 +1,9 @@
 """Data sets by name, their download, and batches that are kept on the training device."""
 
 from pathlib import Path
+from typing import Any
 
-from spikewire.data import source
+from spikewire.data import own, source
 from spikewire.data.augment import AUGMENTATIONS
 from spikewire.data.batches import Batches
 from spikewire.data.cifar10 import CIFAR10
@@ -11,16 +12,22 @@ from spikewire.data.digits import DIGITS
 from spikewire.data.download import download
 from spikewire.data.idx import FASHION_MNIST, MNIST
 from spikewire.data.normalise import Normalisation, normalise
+from spikewire.data.reference import named_path
 from spikewire.data.source import Progress, Source, data_dir
-from spikewire.errors import check_word
+from spikewire.data.streamed import AnyDataset, Streamed, StreamedBatches
+from spikewire.errors import check, check_word
 
 __all__ = [
     "AUGMENTATIONS",
     "DATASETS",
+    "AnyDataset",
     "Batches",
     "Dataset",
     "Normalisation",
+    "Streamed",
+    "StreamedBatches",
     "data_dir",
+    "find",
     "get",
     "load",
     "normalise",
@@ -35,20 +42,49 @@ DATASETS: dict[str, Source] = {
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """Read a data set; every file must have its published md5.
+    """Read a data set into memory; every file must have its published md5.
 
     Args:
-        name: A key of `DATASETS`: digits (embedded), mnist, fashion-mnist or cifar10.
+        name: A key of `DATASETS`, such as digits (embedded) or mnist; or one of your own, as in
+            `find`.
         data_dir: The directory that has its files; SPIKEWIRE_DATA or ``~/.cache/spikewire`` if
             None.
 
     Raises:
-        SpikewireError: If the name is unknown, or if a file is missing or damaged.
+        SpikewireError: If the name is unknown, if a file is missing or damaged, or if the data set
+            is one that is read while it is used.
 
     Example:
         >>> spikewire.data.load("digits").train_images.shape
         torch.Size([1437, 1, 8, 8])
     """
+    found = find(name, data_dir)
+    check(isinstance(found, Dataset), "dataset", name, "one that is kept in memory; see find()")
+    assert isinstance(found, Dataset)
+    return found
+
+
+def find(
+    name: str, data_dir: str | Path | None = None, *, resize: int = 0, **offered: Any
+) -> AnyDataset:
+    """Return a data set by name or one of your own, in memory or read while it is used.
+
+    Args:
+        name: A key of `DATASETS`; or ``FILE.py:FUNCTION`` (the file is executed), ``folder:PATH``
+            (images) or ``npz:FILE``.
+        data_dir: The directory of the data sets, as in `load`.
+        resize: Side of the square to which images of a folder are resized; 0: as they are.
+        **offered: Further arguments for FUNCTION, where it has parameters of these names.
+
+    Raises:
+        SpikewireError: If the name is unknown, or if a file is missing or damaged.
+
+    Example:
+        >>> spikewire.data.find("npz:mine.npz").classes
+        ('0', '1')
+    """
+    if named_path(name):
+        return own.load(name, resize=resize, **offered)
     return _find(name).read(source.data_dir(data_dir))
 
 

@@ -1,4 +1,4 @@
-"""Batches from one uint8 tensor that is kept on the training device."""
+"""Batches of samples from one tensor that is kept on the training device."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,18 +17,18 @@ Part = Callable[[int], slice]
 class Batches:
     """Shuffled, augmented, normalised batches; each is a pure function of seed, epoch and index.
 
-    ``image = (augment(pixels) / 255 - mean) / std``
+    ``image = (augment(pixels) / 255 - mean) / std``; without `mean` the samples as they are.
 
     There is no state to save: `epoch(number, start)` resumes bit-identically after `start` batches.
     Order and augmentation parameters are drawn on the CPU and moved to the device once per epoch,
     so that CPU and GPU agree and no batch waits for a copy.
 
     Args:
-        images: uint8 ``[count, channels, height, width]``.
+        images: uint8 ``[count, channels, height, width]``, or samples of any other shape.
         labels: int64 ``[count]``.
         batch_size: Images per batch, 1 or more.
-        mean: One number per channel, for pixels scaled to 0..1.
-        std: One positive number per channel, for pixels scaled to 0..1.
+        mean: One number per channel, for pixels scaled to 0..1; empty: samples stay as they are.
+        std: One positive number per channel, for pixels scaled to 0..1; empty where `mean` is.
         device: Where images, labels and batches are kept.
         augment: Names from `AUGMENTATIONS` with optional magnitudes, such as ``"crop:4"``, applied
             in this order. With ``"cutmix"`` labels become the fraction of each class,
@@ -37,7 +37,8 @@ class Batches:
         shuffle: Whether each epoch has its own random order.
         drop_last: Whether to omit the last batch of an epoch if it is smaller.
         dtype: Of the batches of images.
-        channels_last: Whether batches have the channels-last memory layout.
+        channels_last: Whether batches of images have the channels-last memory layout.
+        temporal: Whether samples are ``[time, ...]``; batches are then ``[time, batch, ...]``.
 
     Raises:
         SpikewireError: If an argument is out of range.
@@ -65,26 +66,30 @@ class Batches:
         drop_last: bool = True,
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
+        temporal: bool = False,
     ):
-        count, channels = images.shape[:2]
-        check(len(labels) == count, "labels", len(labels), f"as many as the images, {count}")
+        count = len(labels)
+        check(len(images) == count, "labels", count, f"as many as the images, {len(images)}")
         check(batch_size >= 1, "batch_size", batch_size, "1 or more")
         check(batch_size <= count or not drop_last, "batch_size", batch_size, f"at most {count}")
-        finite, positive = all(map(isfinite, mean)), all(0 < value < inf for value in std)
-        check(len(mean) == channels and finite, "mean", mean, f"{channels} finite numbers")
-        check(len(std) == channels and positive, "std", std, f"{channels} positive numbers")
+        _check_normalisation(mean, std, tuple(images.shape))
+        frames = images.ndim == (5 if temporal else 4)
+        check(frames or not augment, "augment", list(augment), "none for data that are no images")
         self.images, self.labels = images.to(device), labels.to(device)
+        self.count, self.device = count, self.labels.device
+        self.size = (images.shape[-2], images.shape[-1])
         self.batch_size, self.seed = batch_size, seed
         self.classes = int(labels.max()) + 1
-        self.shuffle, self.drop_last = shuffle, drop_last
-        self._normalise = Normalisation(mean, std, device)
+        self.shuffle, self.drop_last, self.temporal = shuffle, drop_last, temporal
+        self._normalise = Normalisation(mean, std, device) if mean else Tensor.float
         self._augment = [parse(spec) for spec in augment]
         self._dtype = dtype
-        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        last = channels_last and frames and not temporal
+        self._layout = torch.channels_last if last else torch.contiguous_format
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        whole, rest = divmod(len(self.labels), self.batch_size)
+        whole, rest = divmod(self.count, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def epoch(
@@ -108,37 +113,62 @@ class Batches:
         return self._iterate(number, start, part)
 
     def _iterate(self, number: int, start: int, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
-        count, size = len(self.labels), (self.images.shape[2], self.images.shape[3])
         generator = torch.Generator().manual_seed(_mix(self.seed, number))
-        order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
-        order = order.to(self.labels.device)
+        if self.shuffle:
+            order = torch.randperm(self.count, generator=generator)
+        else:
+            order = torch.arange(self.count)
         drawn = [
-            (apply, draw(count, size, generator).to(order.device)) for draw, apply in self._augment
+            (apply, draw(self.count, self.size, generator).to(self.device))
+            for draw, apply in self._augment
         ]
-        for index in range(start, len(self)):
-            first = index * self.batch_size
-            length = min(self.batch_size, count - first)
-            wanted = part(length)
-            low, high = wanted.start or 0, wanted.stop
-            if low != high:
-                even = low - low % 2  # partners of `cutmix` stay together, whatever the part
-                here = slice(first + even, first + min(length, high + high % 2))
-                images, labels = self._augmented(order[here], [(f, p[here]) for f, p in drawn])
-                kept = slice(low - even, high - even)
-                inputs = self._normalise(images[kept])
-                yield inputs.to(self._dtype, memory_format=self._layout), labels[kept]
+        cuts = [cut for i in range(start, len(self)) if (cut := self._cut(i, part))]
+        batches = self.samples(order, [here for here, _ in cuts])
+        for (here, kept), (images, labels) in zip(cuts, batches, strict=True):
+            parameters = [(apply, values[here]) for apply, values in drawn]
+            images, labels = self._augmented(images, labels, parameters)
+            inputs = self._normalise(images[kept])
+            inputs = inputs.transpose(0, 1) if self.temporal else inputs
+            yield inputs.to(self._dtype, memory_format=self._layout), labels[kept]
+
+    def _cut(self, index: int, part: Part) -> tuple[slice, slice] | None:
+        """Return which samples of the epoch to read for a batch, and which of these to keep."""
+        first = index * self.batch_size
+        length = min(self.batch_size, self.count - first)
+        wanted = part(length)
+        low, high = wanted.start or 0, wanted.stop
+        even = low - low % 2  # partners of `cutmix` stay together, whatever the part
+        here = slice(first + even, first + min(length, high + high % 2))
+        return (here, slice(low - even, high - even)) if low != high else None
+
+    def samples(self, order: Tensor, slices: Sequence[slice]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over images and labels of each slice of `order`, on the device."""
+        order = order.to(self.device)
+        for here in slices:
+            yield self.images[order[here]], self.labels[order[here]]
 
     def _augmented(
-        self, index: Tensor, drawn: Sequence[tuple[Apply, Tensor]]
+        self, images: Tensor, labels: Tensor, drawn: Sequence[tuple[Apply, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """Return the images and labels at `index`, with these augmentations applied in order."""
-        images, labels = self.images[index], self.labels[index]
-        size = (images.shape[2], images.shape[3])
+        """Return images and labels with these augmentations applied, all frames in the same way."""
+        shape = images.shape
         for apply, parameters in drawn:
-            images = apply(images, parameters)
+            images = apply(images.flatten(1, -3), parameters).view(shape)
             if apply is cutmix:
-                labels = mix_labels(labels, parameters, size, self.classes)
+                labels = mix_labels(labels, parameters, self.size, self.classes)
         return images, labels
+
+
+def _check_normalisation(
+    mean: Sequence[float], std: Sequence[float], shape: tuple[int, ...]
+) -> None:
+    """Raise unless there is one finite mean and one positive std per channel, or none at all."""
+    if not mean and not std:
+        return
+    channels = shape[1] if len(shape) == 4 else 0
+    finite, positive = all(map(isfinite, mean)), all(0 < value < inf for value in std)
+    check(len(mean) == channels and finite, "mean", mean, f"{channels} finite numbers")
+    check(len(std) == channels and positive, "std", std, f"{channels} positive numbers")
 
 
 def _mix(*numbers: int) -> int:

@@ -1,6 +1,10 @@
-"""A data set in memory: training and test images, their labels, and normalisation constants."""
+"""A data set in memory: training and test samples, their labels, and normalisation constants.
+
+A sample is an image, a vector of features, or either of them over time.
+"""
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -9,18 +13,48 @@ from spikewire.errors import check
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset:
+class Pixels:
+    """How the pixels of a data set are normalised; both are empty for data that are no pixels."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalised(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Self:
+        """Return a data set with other constants per channel; empty ones stay as they are.
+
+        Raises:
+            SpikewireError: If there is not one number per channel.
+        """
+        given = bool(mean or std)
+        check(not given or bool(self.mean), "pixel_mean", mean, "none for data that are no pixels")
+        channels = len(self.mean)
+        for name, values in (("pixel_mean", mean), ("pixel_std", std)):
+            check(len(values) in (0, channels), name, values, f"one number per channel: {channels}")
+        return replace(self, mean=mean or self.mean, std=std or self.std)
+
+    def centred(self, centre: float) -> Self:
+        """Return a data set whose normalised pixels are all smaller by `centre`."""
+        check(not centre or bool(self.mean), "centre", centre, "0 for data that are no pixels")
+        shifted = (m + centre * s for m, s in zip(self.mean, self.std, strict=True))
+        return replace(self, mean=tuple(shifted)) if centre else self
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset(Pixels):
     """Images and labels for training and testing.
 
     Args:
         name: The name that run directories and reports show.
-        train_images: uint8 ``[count, channels, height, width]``.
+        train_images: uint8 ``[count, channels, height, width]``; or samples of any other shape,
+            which the network gets as they are; with `temporal`, ``[count, time, ...]``.
         train_labels: int64 ``[count]``, from 0 to ``len(classes) - 1``.
         test_images: As `train_images`.
         test_labels: As `train_labels`.
         classes: One name per class.
-        mean: One number per channel, subtracted from pixels scaled to 0..1.
-        std: One number per channel, by which pixels are divided afterwards.
+        mean: One number per channel, subtracted from pixels scaled to 0..1; empty: samples are
+            used as they are, neither scaled nor normalised.
+        std: One number per channel, by which pixels are divided afterwards; empty where `mean` is.
+        temporal: Whether samples have time as their first dimension.
 
     Example:
         >>> Dataset(name="mine", train_images=images, train_labels=labels,
@@ -34,29 +68,27 @@ class Dataset:
     test_images: Tensor
     test_labels: Tensor
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    temporal: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one image: channels, height, width."""
-        return tuple(self.train_images.shape[1:])
+        """Shape of one sample without time; of an image: channels, height, width."""
+        return tuple(self.train_images.shape[2 if self.temporal else 1 :])
 
-    def normalised(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "Dataset":
-        """Return a data set with other constants per channel; empty ones stay as they are.
+    def at(self, time_steps: int) -> "Dataset":
+        """Return the data set in `time_steps` time steps; that of images is returned as it is.
+
+        Args:
+            time_steps: The time steps of the data, or a divisor of them: groups of consecutive
+                steps are then added up.
 
         Raises:
-            SpikewireError: If there is not one number per channel.
+            SpikewireError: If it is neither.
         """
-        channels = self.shape[0]
-        for name, values in (("pixel_mean", mean), ("pixel_std", std)):
-            check(len(values) in (0, channels), name, values, f"one number per channel: {channels}")
-        return replace(self, mean=mean or self.mean, std=std or self.std)
-
-    def centred(self, centre: float) -> "Dataset":
-        """Return a data set whose normalised pixels are all smaller by `centre`."""
-        shifted = (m + centre * s for m, s in zip(self.mean, self.std, strict=True))
-        return replace(self, mean=tuple(shifted)) if centre else self
+        if not self.temporal or time_steps == self.train_images.shape[1]:
+            return self
+        train, test = (group_steps(x, 1, time_steps) for x in (self.train_images, self.test_images))
+        return replace(self, train_images=train, test_images=test)
 
     def hold_out(self, count: int) -> "Dataset":
         """Return a data set whose test images are `count` of the training images.
@@ -80,6 +112,16 @@ class Dataset:
             test_images=self.train_images[held],
             test_labels=self.train_labels[held],
         )
+
+
+def group_steps(samples: Tensor, dim: int, time_steps: int) -> Tensor:
+    """Add up groups of consecutive time steps along `dim`, so that `time_steps` are left."""
+    present = samples.shape[dim]
+    allowed = f"{present}, the time steps of the data, or a divisor of it"
+    check(present % time_steps == 0, "time_steps", time_steps, allowed)
+    kind = samples.dtype if samples.is_floating_point() else torch.int16
+    groups = samples.unflatten(dim, (time_steps, present // time_steps))
+    return groups.sum(dim + 1, dtype=kind)
 
 
 def stratified_mask(labels: Tensor, count: int) -> Tensor:

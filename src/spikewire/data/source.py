@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tarfile import TarFile
 
-from spikewire.data.dataset import Dataset
+from spikewire.data.streamed import AnyDataset
 from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write
 
@@ -78,7 +78,7 @@ class Source:
     """
 
     summary: str
-    read: Callable[[Path], Dataset]
+    read: Callable[[Path], AnyDataset]
     archives: tuple[Archive, ...] = ()
     package: Package | None = None
 

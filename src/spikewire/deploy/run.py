@@ -1,23 +1,27 @@
 """Export of a finished run to a file, and its accuracy before and after."""
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from spikewire import __version__
 from spikewire.config import Config
-from spikewire.data import Dataset
+from spikewire.data import AnyDataset, Batches, Dataset
 from spikewire.deploy.model import FORMATS, write_network
 from spikewire.errors import check, check_word
 from spikewire.formats import c, packed
 from spikewire.formats.network import Network
 from spikewire.formats.trace import trace_model
-from spikewire.nn.layers import Spiking
+from spikewire.runs.environment import changed_files
+from spikewire.runs.names import ENV
 from spikewire.runs.rundir import RunDir
 from spikewire.runtime.model import Runtime
-from spikewire.train.build import load_data
+from spikewire.train.build import forward_of, load_data, test_batches
 from spikewire.train.pretrained import load_trained
 
 BATCH = 100  # images at once
@@ -57,6 +61,8 @@ def export_run(
     check_images: int = 256,
     pooling: str = "conv",
     data_dir: str | None = None,
+    model: str | None = None,
+    dataset: str | None = None,
 ) -> ExportedRun:
     """Write the network of a finished run to a file, and compare its accuracy before and after.
 
@@ -72,6 +78,9 @@ def export_run(
         check_images: Number of test images to compare on; 0 for no comparison.
         pooling: How a NIR file writes pooling: ``"conv"``, ``"avg"`` or ``"sum"``.
         data_dir: Directory of the data sets; None for that of the run.
+        model: ``FILE.py:FUNCTION`` of the run's network, where it has one: it is executed only if
+            it is named here again.
+        dataset: ``FILE.py:FUNCTION`` of the run's data, likewise.
 
     Returns:
         Path and size of the file, connectivity, and both accuracies.
@@ -87,31 +96,45 @@ def export_run(
     """
     check_word("format", format, FORMATS)
     check(check_images >= 0, "check_images", check_images, "at least 0")
-    model, config, data = _open_run(run, data_dir)
+    flags = {"data_dir": data_dir, "model": model, "dataset": dataset}
+    trained, config, data = _open_run(run, flags)
     about = _describe_run(config)
-    network = trace_model(model, classes=data.classes, mean=data.mean, std=data.std, about=about)
+    batches = test_batches(replace(config, eval_batch_size=BATCH), data, torch.device("cpu"))
+    fields = {"classes": data.classes, "mean": data.mean, "std": data.std, "about": about}
+    example = next(batches.epoch(0))[0]  # the network is recorded from a forward pass
+    network = trace_model(trained, example, **fields)
     path = Path(out) if out else Path(run) / FORMATS[format]
-    count, memory = min(check_images, len(data.test_labels)), None
+    count, memory = min(check_images, batches.count), None
     if format == "packed":  # written last: it stores the accuracies
         values = values or "fp16"
-        before, after = _compare(model, packed.quantise(network, values), data, count)
+        before, after = _compare(trained, packed.quantise(network, values), batches, count)
         measured = {"accuracy": after, "accuracy_before": before, "accuracy_images": count}
         network = replace(network, about={**about, **measured} if count else about)
         size = write_network(network, path, format, values=values, pooling=pooling)
     elif format == "c":
+        pixels = isinstance(data, Dataset) and bool(data.mean)
+        check(
+            pixels, "format", format, f"another one than c, whose input is pixels, for {data.name}"
+        )
+        assert isinstance(data, Dataset)
         network, memory = _write_c(network, path, values or "int8", data)
         size = path.stat().st_size
-        before, after = _compare(model, network, data, count)
+        before, after = _compare(trained, network, batches, count)
     else:  # written first: these formats may refuse the network
         size = write_network(network, path, format, values="fp32", pooling=pooling)
-        before, after = _compare(model, network, data, count)
-    dense = sum(4 * parameter.numel() for parameter in model.parameters())
+        before, after = _compare(trained, network, batches, count)
+    dense = sum(4 * parameter.numel() for parameter in trained.parameters())
     return ExportedRun(path, size, dense, network.connectivity, count, before, after, memory)
 
 
-def _open_run(run: str | Path, data_dir: str | None) -> tuple[Spiking, Config, Dataset]:
+def _open_run(
+    run: str | Path, flags: Mapping[str, str | None]
+) -> tuple[nn.Module, Config, AnyDataset]:
     """Return the trained network of a run, its settings and its data."""
-    config = RunDir.open(run).config({"data_dir": data_dir} if data_dir else None)
+    given = {key: value for key, value in flags.items() if value is not None}
+    config = RunDir.open(run).config(given)
+    for change in changed_files(Path(run) / ENV, config):
+        warnings.warn(change, stacklevel=3)
     data = load_data(config)
     model, _ = load_trained(run, config, data, torch.device("cpu"))
     return model, config, data
@@ -138,15 +161,23 @@ def _write_c(network: Network, path: Path, values: str, data: Dataset) -> tuple[
 
 
 @torch.no_grad()
-def _compare(model: Spiking, network: Network, data: Dataset, count: int) -> tuple[float, float]:
+def _compare(
+    model: nn.Module, network: Network, batches: Batches, count: int
+) -> tuple[float, float]:
     """Return the accuracy of the model and of the exported network on the same test images."""
     if count == 0:
         return nan, nan
     runtime = Runtime(network, threads=torch.get_num_threads())
     correct = [0, 0]
-    for begin in range(0, count, BATCH):
-        part = slice(begin, min(begin + BATCH, count))
-        images, labels = runtime.normalise(data.test_images[part]), data.test_labels[part]
-        for number, forward in enumerate((model, runtime)):
+    seen = 0
+    run = runtime.run_frames if batches.temporal else runtime
+    for images, labels in batches.epoch(0):
+        left = count - seen
+        images = images[:, :left] if batches.temporal else images[:left]
+        labels = labels[:left]
+        seen += len(labels)
+        for number, forward in enumerate((forward_of(model), run)):
             correct[number] += int((forward(images).mean(0).argmax(1) == labels).sum())
+        if seen == count:
+            break
     return correct[0] / count, correct[1] / count

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from spikewire.config import method_fields, settings
+from spikewire.data.reference import short_name
 from spikewire.errors import SpikewireError, check, unknown
 from spikewire.methods import METHODS
 
@@ -29,7 +30,7 @@ class Job:
     def name(self) -> str:
         """Name of the run directory, unique within a frontier."""
         target = "" if self.connectivity is None else f"-{self.connectivity:g}"
-        return f"{self.dataset}-{self.method}{target}-seed{self.seed}"
+        return f"{short_name(self.dataset)}-{self.method}{target}-seed{self.seed}"
 
     def settings(self, shared: Mapping[str, str]) -> dict[str, str]:
         """Return the flags of this job.

@@ -16,6 +16,7 @@ from spikewire.nn.neurons import (
     lif,
     step,
 )
+from spikewire.nn.recurrent import Cell, LeakyIntegrator, Recurrent
 from spikewire.nn.surrogates import SURROGATES, Surrogate
 from spikewire.nn.synapses import is_spiking, synaptic_layers
 
@@ -30,10 +31,13 @@ __all__ = [
     "RESETS",
     "SURROGATES",
     "BatchNormPerStep",
+    "Cell",
     "Dropout",
+    "LeakyIntegrator",
     "Model",
     "Neuron",
     "NeuronConstants",
+    "Recurrent",
     "Spiking",
     "Surrogate",
     "build",

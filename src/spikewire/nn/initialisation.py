@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from spikewire.errors import SpikewireError
 from spikewire.nn.layers import Dropout, Spiking
 from spikewire.nn.neurons import Neuron
+from spikewire.nn.recurrent import Recurrent
 from spikewire.nn.synapses import SYNAPTIC
 
 
@@ -35,11 +36,12 @@ def scale_to_fire_(model: Spiking, images: Tensor) -> None:
 
     ``W <- W * (threshold - rest) / std(I)``, with the std of the layer's current over batch, units
     and time. PyTorch's default initialisation leaves fully connected neurons silent; a layer
-    followed by BatchNorm is not rescaled, as BatchNorm sets the scale of its current.
+    followed by BatchNorm is not rescaled, as BatchNorm sets the scale of its current. Weights
+    within a recurrent layer stay as they are.
 
     Args:
         model: the network, rescaled in place; modes and running statistics stay as they are.
-        images: a batch ``[batch, ...]`` of typical images, on the model's device.
+        images: a batch of typical images, as the network takes them, on its device.
 
     Raises:
         SpikewireError: the current of a layer is constant over the batch, for example because all
@@ -49,11 +51,11 @@ def scale_to_fire_(model: Spiking, images: Tensor) -> None:
         >>> model = spikewire.build("digits-mlp")
         >>> scale_to_fire_(model, torch.rand(64, 1, 8, 8))
     """
-    x = images.unsqueeze(0)
+    x = images if model.temporal else images.unsqueeze(0)
     with _batch_statistics(model):
         for (name, layer), (_, neuron) in pairwise(model.named_children()):
             x = model.advance(layer, x)
-            if isinstance(layer, SYNAPTIC) and isinstance(neuron, Neuron):
+            if isinstance(layer, SYNAPTIC) and isinstance(neuron, Neuron | Recurrent):
                 spread = x.std(correction=0)
                 if not bool(spread > 0):
                     raise SpikewireError(
@@ -61,7 +63,7 @@ def scale_to_fire_(model: Spiking, images: Tensor) -> None:
                         "scaled to fire; the images are constant, or too few synapses are left: "
                         "use a higher connectivity or another init"
                     )
-                scale = (neuron.threshold - neuron.rest) / spread
+                scale = (neuron.constants.threshold - neuron.constants.rest) / spread
                 for parameter in layer.parameters():
                     parameter.mul_(scale)
                 x = x * scale

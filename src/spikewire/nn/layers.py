@@ -1,8 +1,8 @@
 """Layers over time: `Spiking`, which runs a sequence of layers, dropout, and synapses.
 
 An image has no time dimension. The layers before the first neuron are computed once, and their
-current is fed at every time step. Neurons see ``[time, batch, ...]``, all other layers
-``[time * batch, ...]``.
+current is fed at every time step. Input that varies over time is ``[time, batch, ...]``. Neurons
+see ``[time, batch, ...]``, all other layers ``[time * batch, ...]``.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,16 @@ from spikewire.kernels import fusible
 from spikewire.nn.batchnorm import BatchNormPerStep
 from spikewire.nn.fusion import find_groups, run_group
 from spikewire.nn.neurons import Neuron
+from spikewire.nn.recurrent import LeakyIntegrator, Recurrent
 
 Layers = dict[str, nn.Module]
 NeuronFactory = Callable[[], Neuron]
+OVER_TIME = (
+    Neuron,
+    BatchNormPerStep,
+    Recurrent,
+    LeakyIntegrator,
+)  # layers that see all time steps, in order
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -67,8 +74,10 @@ class Spiking(nn.Sequential):
     Args:
         layers: synapses, neurons and any other torch layers, by name.
         time_steps: how many time steps to run; the attribute may be changed between calls.
-        input_shape: shape of one image; None: any.
+        input_shape: shape of one image, or of the input at one time step; None: any.
         classes: number of classes, for information only.
+        temporal: whether the input varies over time, ``[time, batch, *input_shape]``; its time
+            steps are then those of the input, and `time_steps` is not used.
 
     Example:
         >>> layers = {"flatten": nn.Flatten(), "fc1": nn.Linear(64, 10), "lif1": LIF()}
@@ -83,17 +92,20 @@ class Spiking(nn.Sequential):
         time_steps: int = 8,
         input_shape: tuple[int, ...] | None = None,
         classes: int | None = None,
+        temporal: bool = False,
     ) -> None:
         super().__init__()
         for name, layer in layers.items():
             self.add_module(name, layer)
         self.time_steps, self.input_shape, self.classes = time_steps, input_shape, classes
+        self.temporal = temporal
 
     def forward(self, images: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the output of the last layer for every time step.
 
         Args:
-            images: ``[batch, *input_shape]``, without time.
+            images: ``[batch, *input_shape]``, without time; ``[time, batch, *input_shape]`` for a
+                temporal network.
 
         Returns:
             Spikes, or currents where the last layer is synaptic: ``[time, batch, classes]``.
@@ -101,14 +113,16 @@ class Spiking(nn.Sequential):
         Raises:
             SpikewireError: the images have another shape, or `time_steps` is below 1.
         """
-        check(self.time_steps >= 1, "time_steps", self.time_steps, "at least 1")
+        x = images if self.temporal else images.unsqueeze(0)
+        steps = len(x) if self.temporal else self.time_steps
+        check(steps >= 1, "time_steps", steps, "at least 1")
         if self.input_shape is not None:
-            shape = tuple(images.shape)
-            check(shape[1:] == self.input_shape, "images", shape, f"[batch, *{self.input_shape}]")
-        x = images.unsqueeze(0)
-        for layer, *more in find_groups(self, fusible(x, self.time_steps)):
-            x = run_group([layer, *more], x, self.time_steps) if more else self.advance(layer, x)
-        return x.expand(self.time_steps, *x.shape[1:])
+            shape, batch = tuple(images.shape), "time, batch" if self.temporal else "batch"
+            fits = tuple(x.shape[2:]) == self.input_shape
+            check(fits, "images", shape, f"[{batch}, *{self.input_shape}]")
+        for layer, *more in find_groups(self, fusible(x, steps)):
+            x = run_group([layer, *more], x, steps) if more else self.advance(layer, x)
+        return x.expand(steps, *x.shape[1:])
 
     def advance(self, layer: nn.Module, x: Tensor) -> Tensor:
         """Run one layer.
@@ -116,13 +130,13 @@ class Spiking(nn.Sequential):
         Args:
             layer: one of the network's layers.
             x: its input ``[time, batch, ...]``, where time is 1 up to the first neuron or
-                `BatchNormPerStep`.
+                `BatchNormPerStep`, unless the network is temporal.
 
         Returns:
             Its output ``[time, batch, ...]``; time is `time_steps` from there on.
         """
-        if isinstance(layer, Neuron | BatchNormPerStep):
-            return layer(x.expand(self.time_steps, *x.shape[1:]))
+        if isinstance(layer, OVER_TIME):
+            return layer(x if self.temporal else x.expand(self.time_steps, *x.shape[1:]))
         if isinstance(layer, Dropout):
             return layer(x)
         return layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])

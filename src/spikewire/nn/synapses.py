@@ -5,6 +5,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from spikewire.nn.neurons import Neuron
+from spikewire.nn.recurrent import Cell
 
 SYNAPTIC = (nn.Linear, _ConvNd)
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
@@ -42,4 +43,4 @@ def is_spiking(module: nn.Module) -> bool:
         True for an instance of a neuron class of one of these libraries, or of a subclass.
     """
     origins = tuple(kind.__module__ for kind in type(module).__mro__)
-    return isinstance(module, Neuron) or any(x.startswith(NEURON_MODULES) for x in origins)
+    return isinstance(module, Neuron | Cell) or any(x.startswith(NEURON_MODULES) for x in origins)

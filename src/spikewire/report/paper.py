@@ -43,6 +43,8 @@ def plot_architecture(runs: Sequence[Run]) -> Plot | None:
     if run is None or run.config is None:
         return None
     config = run.config
+    if MODELS.get(config.model) is None or MODELS[config.model].input_shape is None:
+        return None  # of any size, or a network of the user's own
     boxes = _boxes(config.model, config.readout, config.neuron)
 
     def draw(figure: Figure, theme: Theme) -> None:
@@ -63,7 +65,7 @@ def plot_architecture(runs: Sequence[Run]) -> Plot | None:
 
 def _boxes(name: str, readout: str, neuron: str) -> list[tuple[str, bool]]:
     """Return text and whether it is a spiking layer, for the input and each layer of a model."""
-    boxes = [("input\n" + "×".join(map(str, MODELS[name].input_shape)), False)]
+    boxes = [("input\n" + "×".join(map(str, MODELS[name].input_shape or ())), False)]
     for child, module in build(name, readout=readout, neuron=neuron).named_children():
         weight = getattr(module, "weight", None)
         if isinstance(module, Neuron):

@@ -13,6 +13,7 @@ import torch
 import spikewire
 from spikewire import distributed
 from spikewire.config import Config
+from spikewire.data.reference import fingerprint, named_path
 from spikewire.errors import SpikewireError, check
 from spikewire.files import damaged
 
@@ -25,8 +26,8 @@ def collect_environment(config: Config, device: torch.device) -> dict[str, Any]:
         device: The device it trains on.
 
     Returns:
-        The content of ``env.json``: versions, platform, device, threads, ranks, commit, seed and
-        command line.
+        The content of ``env.json``: versions, platform, device, threads, ranks, commit, seed,
+        command line, and the user's own files.
     """
     return {
         "python": platform.python_version(),
@@ -40,7 +41,45 @@ def collect_environment(config: Config, device: torch.device) -> dict[str, Any]:
         "commit": _commit(),
         "seed": config.seed,
         "command": sys.argv,
+        "files": own_files(config),
     }
+
+
+def own_files(config: Config) -> dict[str, dict[str, str]]:
+    """Return path and sha256 of the user's own files that the settings name, by setting.
+
+    Of a folder it is the sha256 of the names and sizes of its files.
+
+    Raises:
+        SpikewireError: If one cannot be read.
+    """
+    paths = {key: named_path(getattr(config, key)) for key in ("dataset", "model")}
+    return {
+        key: {"path": str(path), "sha256": fingerprint(path)}
+        for key, path in paths.items()
+        if path is not None
+    }
+
+
+def changed_files(path: Path, config: Config) -> list[str]:
+    """Return one line per file of the user's own that is not the one recorded in ``env.json``.
+
+    Args:
+        path: The ``env.json`` of a run.
+        config: Its settings.
+
+    Raises:
+        SpikewireError: If a file cannot be read.
+    """
+    now = own_files(config)
+    recorded = read_environment(path).get("files") if now else None
+    if not isinstance(recorded, dict):
+        return []
+    return [
+        f"{key}: {file['path']} has changed since the run started"
+        for key, file in now.items()
+        if isinstance(recorded.get(key), dict) and recorded[key].get("sha256") != file["sha256"]
+    ]
 
 
 def read_environment(path: Path) -> dict[str, Any]:

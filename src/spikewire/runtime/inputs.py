@@ -39,6 +39,7 @@ def read_images(
     """
     if source in datasets.DATASETS:
         data = datasets.load(source, data_dir)
+        check(not data.temporal, "input", source, "a data set of images, not of data over time")
         network = runtime.network
         constants = (network.mean, network.std) if network.mean else (data.mean, data.std)
         return normalise(data.test_images, *constants), data.test_labels

@@ -1,14 +1,20 @@
 """Builders of what a config names: device, network, optimizer, batches, autocast."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from spikewire import data as datasets
 from spikewire.config import Config
-from spikewire.data import Batches, Dataset
+from spikewire.data import AnyDataset, Batches, Dataset, StreamedBatches
+from spikewire.data.reference import call_function, is_python
 from spikewire.distributed import ALONE, Ranks
 from spikewire.errors import check
+from spikewire.metrics.counting import reset_neurons_
+from spikewire.metrics.links import first_tensor
 from spikewire.nn import models
 from spikewire.nn.layers import Spiking
 
@@ -32,16 +38,59 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     return torch.device("cuda", ranks.local_rank)
 
 
-def load_data(config: Config, data: Dataset | None = None) -> Dataset:
-    """Return the data set as the network sees it; `data` replaces the named one."""
-    data = data or datasets.load(config.dataset, config.data_dir or None)
+def load_data(config: Config, data: AnyDataset | None = None) -> AnyDataset:
+    """Return the data set as the network sees it; `data` replaces the named one.
+
+    Raises:
+        SpikewireError: if it cannot be read, or a run directory names a Python file for it.
+    """
+    if data is None:
+        name = config.confirm("dataset")
+        steps = config.time_steps
+        folder = config.data_dir or None
+        data = datasets.find(name, folder, resize=config.resize, time_steps=steps)
+    if data.temporal:
+        data = data.at(config.time_steps)
+        early = config.early_time_steps
+        check(not any(early), "early_time_steps", early, "0 for data over time")
     return data.normalised(config.pixel_mean, config.pixel_std).centred(config.centre)
 
 
-def build_model(config: Config, data: Dataset, device: torch.device) -> Spiking:
-    """Return the network, if it fits the data."""
+def build_model(config: Config, data: AnyDataset, device: torch.device) -> nn.Module:
+    """Return the network, if it fits the data.
+
+    Raises:
+        SpikewireError: if it does not, or a run directory names a Python file for it.
+    """
+    model = _own_model(config, data) if is_python(config.model) else _named_model(config, data)
+    model.to(device)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return model
+
+
+def _own_model(config: Config, data: AnyDataset) -> nn.Module:
+    """Return the network that a function of the user builds."""
+    check(config.init == "default", "init", config.init, "default for a network of your own")
+    found = call_function(
+        "model",
+        config.confirm("model"),
+        input_shape=data.shape,
+        classes=len(data.classes),
+        time_steps=config.time_steps,
+    )
+    kind = type(found).__name__
+    check(isinstance(found, nn.Module), f"model: what {config.model} returns", kind, "a module")
+    return found
+
+
+def _named_model(config: Config, data: AnyDataset) -> Spiking:
+    """Return one of spikewire's networks."""
+    name = config.model
+    if name == "auto":
+        name = "recurrent" if data.temporal and len(data.shape) == 1 else "mlp"
     model = models.build(
-        config.model,
+        name,
         time_steps=config.time_steps,
         readout=config.readout,
         neuron=config.neuron,
@@ -51,16 +100,43 @@ def build_model(config: Config, data: Dataset, device: torch.device) -> Spiking:
         reset=config.reset,
         dropout=config.dropout,
         batchnorm=config.batchnorm,
+        input_shape=data.shape,
+        classes=len(data.classes),
+        hidden=config.hidden,
+        temporal=data.temporal,
     )
     wanted = (*(model.input_shape or ()), model.classes)
     found = (*data.shape, len(data.classes))
-    sizes = ["{} x {} x {} images of {} classes".format(*four) for four in (found, wanted)]
-    fits = f"one for {sizes[0]}, not {sizes[1]}"
-    check(wanted == found, "model", config.model, fits)
-    model.to(device)
-    if config.channels_last:
-        model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    sizes = [f"{' x '.join(map(str, few))} inputs of {n} classes" for *few, n in (found, wanted)]
+    check(wanted == found, "model", name, f"one for {sizes[0]}, not {sizes[1]}")
     return model
+
+
+def forward_of(model: nn.Module, compiled: bool = False) -> Callable[[Tensor], Tensor]:
+    """Return the network as a function from inputs to outputs ``[time, batch, classes]``.
+
+    A network of another library may return (output, state), keep the state of its neurons between
+    calls, or return ``[batch, classes]``: one time step.
+
+    Args:
+        model: the network.
+        compiled: whether to compile it.
+    """
+    run = torch.compile(model) if compiled else model
+    if isinstance(model, Spiking):
+        return run
+
+    def forward(inputs: Tensor) -> Tensor:
+        reset_neurons_(model)
+        output = first_tensor(run(inputs))
+        fits = output.ndim in (2, 3)
+        shape = tuple(output.shape)
+        check(
+            fits, "model: shape of its output", shape, "[time, batch, classes] or [batch, classes]"
+        )
+        return output if output.ndim == 3 else output.unsqueeze(0)
+
+    return forward
 
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
@@ -77,34 +153,29 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
             return SGD(parameters, lr, config.momentum, weight_decay=decay, fused=True)
 
 
-def training_batches(config: Config, data: Dataset, device: torch.device) -> Batches:
-    """Return shuffled, augmented batches of the training images."""
-    return Batches(
-        data.train_images,
-        data.train_labels,
-        batch_size=config.batch_size,
-        device=device,
-        mean=data.mean,
-        std=data.std,
-        augment=config.augment,
-        seed=config.seed,
-        channels_last=config.channels_last,
-    )
+def training_batches(config: Config, data: AnyDataset, device: torch.device) -> Batches:
+    """Return shuffled, augmented batches of the training samples."""
+    options = {"batch_size": config.batch_size, "augment": config.augment, "seed": config.seed}
+    return _batches(config, data, device, "train", **options)
 
 
-def test_batches(config: Config, data: Dataset, device: torch.device) -> Batches:
-    """Return the test images in their order."""
-    return Batches(
-        data.test_images,
-        data.test_labels,
-        batch_size=config.eval_batch_size,
-        device=device,
-        mean=data.mean,
-        std=data.std,
-        shuffle=False,
-        drop_last=False,
-        channels_last=config.channels_last,
-    )
+def test_batches(config: Config, data: AnyDataset, device: torch.device) -> Batches:
+    """Return the test samples in their order."""
+    options = {"batch_size": config.eval_batch_size, "shuffle": False, "drop_last": False}
+    return _batches(config, data, device, "test", **options)
+
+
+def _batches(
+    config: Config, data: AnyDataset, device: torch.device, part: str, **options: Any
+) -> Batches:
+    """Return batches of the training or the test part."""
+    options |= {"mean": data.mean, "std": data.std, "temporal": data.temporal}
+    options |= {"device": device, "channels_last": config.channels_last}
+    if isinstance(data, Dataset):
+        images, labels = (getattr(data, f"{part}_{key}") for key in ("images", "labels"))
+        return Batches(images, labels, **options)
+    options |= {"workers": data.workers, "collate": data.collate, "classes": len(data.classes)}
+    return StreamedBatches(getattr(data, part), **options)
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:

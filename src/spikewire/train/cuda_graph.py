@@ -21,6 +21,8 @@ def why_not(model: nn.Module, method: str, ranks: Ranks) -> str:
 
     A replay calls no hooks, and the exchange of gradients between ranks is not captured.
     """
+    if not isinstance(model, Spiking):
+        return "the network is not one of spikewire"
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return f"{method} has hooks on the forward pass"
     return "" if ranks.alone else "there are several ranks"
@@ -34,7 +36,8 @@ class Graph:
     and BatchNorm's statistics advance as if `learn` had been called.
     """
 
-    def __init__(self, learn: Learn, model: Spiking) -> None:
+    def __init__(self, learn: Learn, model: nn.Module) -> None:
+        assert isinstance(model, Spiking)
         self.learn, self.model = learn, model
         self.time_steps = 0
 

@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from spikewire.config import Config
-from spikewire.data import Dataset
+from spikewire.data import AnyDataset
 from spikewire.errors import check
 from spikewire.nn.losses import logits
 from spikewire.runs.rundir import RunDir
+from spikewire.train.build import forward_of
 from spikewire.train.pretrained import field_of_errors, load_trained
 
 TEMPERATURE = 2.0
@@ -24,7 +25,7 @@ def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def load_teacher(
-    student: Config, data: Dataset, device: torch.device
+    student: Config, data: AnyDataset, device: torch.device
 ) -> Callable[[Tensor], Tensor]:
     """Return the teacher as a function from the student's images to logits, without gradients.
 
@@ -39,14 +40,16 @@ def load_teacher(
     with field_of_errors("teacher"):
         config = RunDir.open(student.teacher).config()
         own = (config.pixel_mean, config.pixel_std)
-        same = own == (student.pixel_mean, student.pixel_std)
-        check(same, student.teacher, own, "normalised as the student's run")
+        alike = own == (student.pixel_mean, student.pixel_std)
+        check(alike, student.teacher, own, "normalised as the student's run")
+        same = (key for key in config.unconfirmed if getattr(config, key) == getattr(student, key))
+        config.unconfirmed = tuple({*config.unconfirmed} - {*same})  # the user named it for both
         model, _ = load_trained(student.teacher, config, data, device)
-    difference = student.centre - config.centre
+    difference, run = student.centre - config.centre, forward_of(model)
 
     def forward(images: Tensor) -> Tensor:
         with torch.no_grad():
             images = images + difference if difference else images
-            return logits(model(images), config.rate_scale)
+            return logits(run(images), config.rate_scale)
 
     return forward

@@ -1,5 +1,6 @@
 """Evaluation: accuracy and loss of a network, in training or of a finished run."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,16 @@ from spikewire.distributed import ALONE, Ranks
 from spikewire.errors import SpikewireError
 from spikewire.nn.losses import LOSSES, count_correct
 from spikewire.pruning.masks import connectivity, layer_rows
+from spikewire.runs.environment import changed_files
+from spikewire.runs.names import ENV
 from spikewire.runs.rundir import RunDir
-from spikewire.train.build import autocast, choose_device, load_data, test_batches
+from spikewire.train.build import (
+    autocast,
+    choose_device,
+    forward_of,
+    load_data,
+    test_batches,
+)
 from spikewire.train.pretrained import load_trained
 
 
@@ -44,8 +53,8 @@ def evaluate(
         loss: loss of an output and its labels.
         ranks: the processes that each evaluate a part.
     """
-    count = len(batches.labels)
-    sums = torch.zeros(2, dtype=torch.float64, device=batches.labels.device)
+    count = batches.count
+    sums = torch.zeros(2, dtype=torch.float64, device=batches.device)
     right, lost = sums
     for images, labels in batches.epoch(0, part=ranks.part):
         output = forward(images)
@@ -60,7 +69,8 @@ def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Sco
 
     Args:
         run: run directory.
-        flags: settings as text that replace those of the run, such as ``{"device": "cpu"}``.
+        flags: settings as text that replace those of the run, such as ``{"device": "cpu"}``; a
+            Python file that the run uses must be named here again, ``{"model": "my.py:build"}``.
 
     Raises:
         SpikewireError: if the run has not finished, or its data is missing.
@@ -69,6 +79,8 @@ def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Sco
         >>> evaluate_run("runs/digits-gradr-1").accuracy
     """
     config = RunDir.open(run).config(flags)
+    for change in changed_files(Path(run) / ENV, config):
+        warnings.warn(change, stacklevel=2)
     device = choose_device(config.device)
     data = load_data(config)
     model, masks = load_trained(run, config, data, device)
@@ -77,7 +89,8 @@ def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Sco
         return LOSSES[config.loss](output, labels, config.rate_scale, 0.0)
 
     with autocast(config, device):
-        accuracy, mean_loss = evaluate(model, test_batches(config, data, device), loss)
+        batches = test_batches(config, data, device)
+        accuracy, mean_loss = evaluate(forward_of(model), batches, loss)
     if not masks:
         raise SpikewireError(f"{run}: its network has no masks")
     layers = layer_rows(masks, model.state_dict())

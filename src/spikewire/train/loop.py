@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.config import Config
-from spikewire.data import Dataset
+from spikewire.data import AnyDataset
 from spikewire.distributed import process_group
 from spikewire.pruning.masks import connectivity, layer_rows, totals
 from spikewire.runs.rundir import RunDir
@@ -81,7 +81,7 @@ def fit(
     config: Config,
     run: str | Path | None = None,
     *,
-    data: Dataset | None = None,
+    data: AnyDataset | None = None,
     resume: bool = False,
     progress: Progress = lambda event: None,
 ) -> Result:
@@ -215,7 +215,7 @@ def end_epoch(
     masks = training.finish() if last else pruner.masks()
     changes = pruner.changes()
     training.model.eval()
-    training.model.time_steps = config.time_steps
+    training.set_time_steps(config.time_steps)
     start, accuracy, test_loss = time.perf_counter(), None, None
     if last or epoch % config.test_every == 0:
         with autocast(config, training.device):
@@ -236,7 +236,7 @@ def end_epoch(
     }
     with autocast(config, training.device):
         images = (images for images, _ in training.test.epoch(0))
-        row |= telemetry.measure(epoch, training.model, masks, images)
+        row |= telemetry.measure(epoch, training.model, masks, images, training.test.temporal)
     return row, masks
 
 

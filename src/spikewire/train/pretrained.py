@@ -8,16 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.config import Config
-from spikewire.data import Dataset
+from spikewire.data import AnyDataset
 from spikewire.errors import SpikewireError
-from spikewire.nn.layers import Spiking
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import build_model
 
 
 def load_trained(
-    run: str | Path, config: Config, data: Dataset, device: torch.device
-) -> tuple[Spiking, dict[str, Tensor]]:
+    run: str | Path, config: Config, data: AnyDataset, device: torch.device
+) -> tuple[nn.Module, dict[str, Tensor]]:
     """Return the network of a finished run, in evaluation mode, and its masks.
 
     Args:

@@ -7,7 +7,9 @@ from typing import Any
 
 from spikewire.config import Config
 from spikewire.errors import AlreadyFinished, SpikewireError, check
+from spikewire.runs.environment import changed_files
 from spikewire.runs.lock import locked
+from spikewire.runs.names import ENV
 from spikewire.runs.rows import check_rows
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces
@@ -62,6 +64,8 @@ def saved_state(folder: RunDir, config: Config) -> dict[str, Any]:
     folder.remove_temporary_files()
     if folder.finished:
         raise AlreadyFinished(f"{folder.path}: has already finished; there is nothing to resume")
+    for change in changed_files(folder.path / ENV, config):
+        raise SpikewireError(f"{change}; restore it, or begin a new run")
     return folder.load_checkpoint(config)
 
 

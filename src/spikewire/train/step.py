@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import update_bn
 
 from spikewire.config import Config
-from spikewire.data import Batches, Dataset
+from spikewire.data import AnyDataset, Batches
 from spikewire.distributed import ALONE, GradientMean, Ranks
 from spikewire.errors import SpikewireError, check
+from spikewire.metrics.counting import reset_neurons_
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Spiking
 from spikewire.nn.losses import LOSSES, logits
@@ -31,6 +32,7 @@ from spikewire.train.build import (
     build_model,
     build_optimizer,
     choose_device,
+    forward_of,
     load_data,
     test_batches,
     training_batches,
@@ -58,7 +60,7 @@ class Training:
 
     config: Config
     device: torch.device
-    model: Spiking
+    model: nn.Module
     forward: Callable[[Tensor], Tensor]
     optimizer: Optimizer
     train: Batches
@@ -111,7 +113,10 @@ class Training:
             warnings.simplefilter("ignore")  # the real attach says the same
             self._attach().detach()  # leaves the weights under the first masks
         masked = [parameter.clone() for parameter in parameters]
-        scale_to_fire_(self.model, next(self.train.epoch(0))[0][:SCALE_IMAGES])
+        assert isinstance(self.model, Spiking)
+        images = next(self.train.epoch(0))[0]
+        few = images[:, :SCALE_IMAGES] if self.model.temporal else images[:SCALE_IMAGES]
+        scale_to_fire_(self.model, few)
         for parameter, before, first in zip(parameters, given, masked, strict=True):
             scale = 1.0 if parameter.equal(first) else parameter.norm() / first.norm()
             parameter.copy_(before * scale)
@@ -133,6 +138,11 @@ class Training:
         now = (steps for steps, end in parts if self.steps < end * self.total_steps)
         return next(now, 0) or config.time_steps
 
+    def set_time_steps(self, count: int) -> None:
+        """Set the time steps of the network; one of your own decides for itself."""
+        if isinstance(self.model, Spiking):
+            self.model.time_steps = count
+
     def loss(self, output: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the config's loss; tests use no label smoothing."""
         return LOSSES[self.config.loss](output, labels, self.config.rate_scale, smoothing)
@@ -149,7 +159,7 @@ class Training:
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.model.time_steps = self.time_steps()
+        self.set_time_steps(self.time_steps())
         loss = self.compute(images, labels)
         self.optimizer.step()
         if self.average:
@@ -174,10 +184,11 @@ class Training:
         masks = self.pruner.finish()
         if self.average:
             self.average.install_(masks)
-            self.model.time_steps = self.config.time_steps
+            self.set_time_steps(self.config.time_steps)
             epoch = self.train.epoch(self.position.epoch, part=self.ranks.part)
             with autocast(self.config, self.device):
                 update_bn(islice(epoch, BN_BATCHES), self.model)
+                reset_neurons_(self.model)
             self.gradients.average_statistics_()
         return masks
 
@@ -237,7 +248,7 @@ class Training:
 
 
 def prepare(
-    config: Config, data: Dataset | None = None, *, fresh: bool = True, ranks: Ranks = ALONE
+    config: Config, data: AnyDataset | None = None, *, fresh: bool = True, ranks: Ranks = ALONE
 ) -> Training:
     """Return network, optimizer, pruner and batches at step 0; seeds torch with `config.seed`.
 
@@ -266,7 +277,7 @@ def prepare(
         config=config,
         device=device,
         model=model,
-        forward=torch.compile(model) if config.compile else model,
+        forward=forward_of(model, config.compile),
         optimizer=build_optimizer(config, model),
         train=train,
         test=test_batches(config, data, device),

@@ -6,13 +6,16 @@ Reads model, pruner and masks; changes nothing and draws no random number.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spikewire.errors import SpikewireError
 from spikewire.metrics import Measurement, measure
+from spikewire.nn.layers import Spiking
 from spikewire.pruning import Pruner
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import BINS, RATE_BINS, Traces
@@ -58,18 +61,45 @@ class Telemetry:
         model: nn.Module,
         masks: Mapping[str, Tensor],
         images: Iterable[Tensor],
+        temporal: bool = False,
     ) -> dict[str, Any]:
         """Return the cost and firing of the network where due, else nothing.
 
-        Between the first and the last epoch a few images are enough.
+        Between the first and the last epoch a few images are enough. The synapses on a path from
+        input to output are left out for a network of your own whose paths cannot be followed.
+
+        Args:
+            epoch: the epoch, from 1.
+            model: the network.
+            masks: which weights exist.
+            images: batches of the test images.
+            temporal: whether they are ``[time, batch, ...]``.
         """
         if not self.due(epoch):
             return {}
-        batches = images if epoch == self.epochs else [next(iter(images))[:PROBE]]
-        found = measure(model, batches, masks)
+        rest = iter(images)
+        first = next(rest)
+        few = first[:, :PROBE] if temporal else first[:PROBE]
+        batches = chain([first], rest) if epoch == self.epochs else [few]
+        paths = has_paths(model, few, masks, temporal)
+        found = measure(model, batches, masks, time_first=temporal, synapses=paths)
         self.traces.neurons = [firing.name for firing in found.firing]
         self.traces.rates.append(_rate_counts(found))
         return {"measured": {**found.row(), "firing": _firing(found)}}
+
+
+def has_paths(
+    model: nn.Module, images: Tensor, masks: Mapping[str, Tensor], temporal: bool
+) -> bool:
+    """Return whether `measure` can follow the paths from input to output of a network."""
+    if isinstance(model, Spiking):
+        return True
+    one = images[:, :1] if temporal else images[:1]
+    try:
+        measure(model, one, masks, time_first=temporal)
+    except SpikewireError:
+        return False
+    return True
 
 
 def trained_tensors(pruner: Pruner) -> dict[str, Tensor]:

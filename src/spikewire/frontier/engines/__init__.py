@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spikewire.config import words_of
+from spikewire.data.reference import is_python
 from spikewire.runs.rundir import RunDir
 
 
@@ -26,7 +27,8 @@ class Task:
     def command(self) -> list[str]:
         """Return the arguments of `spikewire` that start the training, or resume it."""
         if RunDir(self.run).started:
-            return ["train", *words_of({"resume": str(self.run)})]
+            own = {key: value for key, value in self.flags.items() if is_python(value)}
+            return ["train", *words_of({"resume": str(self.run), **own})]
         return ["train", *words_of({"out": str(self.run)}), *self.arguments()]
 
     def arguments(self) -> list[str]:

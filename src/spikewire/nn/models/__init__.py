@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 from torch import nn
 
 from spikewire.errors import check, check_word
 from spikewire.nn.batchnorm import BATCHNORMS, per_step
-from spikewire.nn.layers import Layers, NeuronFactory, Spiking
-from spikewire.nn.models import cifar10_conv, lenet5, mlp
+from spikewire.nn.layers import Layers, Spiking
+from spikewire.nn.models import cifar10_conv, lenet5, mlp, recurrent
 from spikewire.nn.neurons import NEURONS, Neuron
+from spikewire.nn.recurrent import LeakyIntegrator
 
 __all__ = ["MODELS", "READOUTS", "Model", "build"]
 
@@ -19,16 +21,19 @@ class Model(NamedTuple):
     """An entry of `MODELS`.
 
     Args:
-        layers: function of (neuron factory, dropout probability) that returns the layers by name.
-        input_shape: shape of the images it takes, without the batch.
-        classes: number of classes.
+        layers: function of (neuron factory, dropout probability) that returns the layers by name;
+            for a network of any size, of (inputs, hidden, neuron factory, dropout, classes).
+        input_shape: shape of the images it takes, without the batch; None: any.
+        classes: number of classes; for a network of any size, not used.
         dropout: published dropout probability.
+        hidden: hidden neurons of a network of any size, where no other number is given.
     """
 
-    layers: Callable[[NeuronFactory, float], Layers]
-    input_shape: tuple[int, ...]
+    layers: Callable[..., Layers]
+    input_shape: tuple[int, ...] | None
     classes: int = 10
     dropout: float = 0.0
+    hidden: int = 0
 
 
 MODELS = {
@@ -41,8 +46,10 @@ MODELS = {
     ),
     "digits-mlp": Model(partial(mlp.make_layers, 64, 256), (1, 8, 8)),
     "lenet5": Model(lenet5.make_layers, (1, 28, 28)),
+    "mlp": Model(mlp.make_layers, None, hidden=256),
+    "recurrent": Model(recurrent.make_layers, None, hidden=128),
 }
-READOUTS = ("spikes", "current")
+READOUTS = ("spikes", "current", "leaky")
 
 
 def build(
@@ -57,13 +64,18 @@ def build(
     reset: str = "hard",
     dropout: float | None = None,
     batchnorm: str = "joint",
+    input_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    hidden: int = 0,
+    temporal: bool = False,
 ) -> Spiking:
     """Return a network by name, with PyTorch's default initial weights.
 
     Args:
         name: one of `MODELS`, for example "mnist-mlp" or "cifar10-conv".
         time_steps: how many time steps it runs, at least 1.
-        readout: "spikes", or "current" to leave out the last neurons.
+        readout: "spikes"; "current" to leave out the last neurons; "leaky" to replace them by
+            leaky integrators of the same `tau`, which do not fire.
         neuron: "lif" or "if".
         tau: membrane time constant in time steps, at least 1; used by "lif" only.
         threshold: membrane potential at which a neuron fires, above 0.
@@ -72,6 +84,10 @@ def build(
         dropout: probability in [0, 1); None: the network's published value.
         batchnorm: "joint": statistics over all time steps; "per-step": each time step its own, as
             in a network that runs step by step.
+        input_shape: shape of the input, for "mlp" and "recurrent", which take any.
+        classes: number of classes, for "mlp" and "recurrent".
+        hidden: hidden neurons of "mlp" and "recurrent"; 0: their own number.
+        temporal: whether the input varies over time, ``[time, batch, *input_shape]``.
 
     Returns:
         The network; it maps images ``[batch, ...]`` to ``[time, batch, classes]``.
@@ -92,14 +108,32 @@ def build(
     model = MODELS[name]
     constants = {"threshold": threshold, "surrogate": surrogate, "reset": reset}
     factory = partial(NEURONS[neuron], **constants, **({"tau": tau} if neuron == "lif" else {}))
-    layers = model.layers(factory, model.dropout if dropout is None else dropout)
+    dropout = model.dropout if dropout is None else dropout
+    if model.input_shape is None:
+        check(input_shape is not None, "input_shape", None, f"given for {name!r}")
+        check(classes is not None and classes >= 2, "classes", classes, "2 or more")
+        size = prod(input_shape or ())
+        layers = model.layers(size, hidden or model.hidden, factory, dropout, classes)
+    else:
+        check(not hidden, "hidden", hidden, f"0 for {name!r}, which has its own number")
+        input_shape, classes = model.input_shape, model.classes
+        layers = model.layers(factory, dropout)
     if batchnorm == "per-step":
         layers = {key: per_step(layer) for key, layer in layers.items()}
-    if readout == "current":
-        del layers[[key for key, layer in layers.items() if isinstance(layer, Neuron)][-1]]
     return Spiking(
-        {key.replace("lif", neuron): layer for key, layer in layers.items()},
+        {key.replace("lif", neuron): x for key, x in _read_out(layers, readout, tau).items()},
         time_steps=time_steps,
-        input_shape=model.input_shape,
-        classes=model.classes,
+        input_shape=tuple(input_shape or ()),
+        classes=classes,
+        temporal=temporal,
     )
+
+
+def _read_out(layers: Layers, readout: str, tau: float) -> Layers:
+    """Return the layers with the last neurons left out, or replaced, as the readout needs it."""
+    last = [key for key, layer in layers.items() if isinstance(layer, Neuron)][-1]
+    if readout == "leaky":
+        return {("leaky" if k == last else k): v for k, v in layers.items()} | {
+            "leaky": LeakyIntegrator(tau)
+        }
+    return {key: x for key, x in layers.items() if key != last or readout == "spikes"}

@@ -1,0 +1,181 @@
+"""Recurrent layers: neurons that also receive their own spikes of the time step before.
+
+      I[t] = x[t] + W S[t-1],  S[-1] = 0, then the neuron equations of `spikewire.nn.neurons`.
+
+Backward through time, with the reset detached, h' the surrogate and g[t] = dL/dS[t] of the output:
+
+      a[t] = (g[t] + Wᵀ dL/dI[t+1]) h'(m[t] - threshold) + (1 - S[t]) (1 - 1 / tau) a[t+1]
+      dL/dx[t] = dL/dI[t] = a[t] / tau         dL/dW = sum over t of dL/dI[t] S[t-1]ᵀ
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from spikewire.errors import check
+from spikewire.nn.neurons import Neuron, NeuronConstants, step
+from spikewire.nn.surrogates import SURROGATES
+
+
+class Cell(nn.Module):
+    """Neurons that are advanced by one time step per call: `step` as a module.
+
+    Args:
+        constants: the constants of the neuron equations.
+
+    Example:
+        >>> spikes, voltage = Cell(LIF().constants)(torch.rand(16, 40))
+    """
+
+    def __init__(self, constants: NeuronConstants) -> None:
+        super().__init__()
+        self.constants = constants
+
+    def forward(self, current: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return spikes and the next state, for the current of one time step."""
+        return step(current, state, **self.constants.keywords())
+
+    def extra_repr(self) -> str:
+        """Show the constants."""
+        return ", ".join(f"{key}={value!r}" for key, value in self.constants.keywords().items())
+
+
+class Recurrent(nn.Module):
+    """A layer of neurons with synapses among each other, over ``[time, batch, neurons]``.
+
+    The recurrent weights are those of a linear layer, `synapses`: every method prunes them, and
+    they are counted like all other synapses. All time steps run in one loop over matrix products;
+    where `synapses` or `cell` has a hook, as when operations are counted, both are called at every
+    time step instead, with the same results.
+
+    Args:
+        neurons: how many neurons the layer has.
+        neuron: neurons whose constants to use; None: `LIF` with its defaults.
+
+    Example:
+        >>> Recurrent(40, LIF(tau=8.0))(torch.rand(256, 16, 40)).shape  # time, batch, neurons
+        torch.Size([256, 16, 40])
+    """
+
+    def __init__(self, neurons: int, neuron: Neuron | None = None) -> None:
+        super().__init__()
+        self.synapses = nn.Linear(neurons, neurons, bias=False)
+        self.cell = Cell(neuron.constants if neuron else NeuronConstants())
+
+    @property
+    def constants(self) -> NeuronConstants:
+        """The constants of the neurons."""
+        return self.cell.constants
+
+    def forward(self, current: Tensor) -> Tensor:
+        """Return spikes of the shape and dtype of `current`; every call starts at rest."""
+        size = self.synapses.in_features
+        shape = tuple(current.shape)
+        check(len(shape) == 3 and shape[2] == size, "current", shape, f"[time, batch, {size}]")
+        if any(_hooked(module) for module in (self.synapses, self.cell)):
+            return self.stepwise(current)
+        return _FireRecurrent.apply(current, self.synapses.weight, self.constants)  # pyright: ignore
+
+    def stepwise(self, current: Tensor) -> Tensor:
+        """Return the same spikes by calling `synapses` and `cell` at every time step."""
+        spikes, state = self.cell(current[0])
+        found = [spikes]
+        for now in current[1:]:
+            spikes, state = self.cell(now + self.synapses(spikes), state)
+            found.append(spikes)
+        return torch.stack(found)
+
+
+class _FireRecurrent(torch.autograd.Function):
+    """All time steps at once; half-precision currents are integrated in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, constants: NeuronConstants) -> Tensor:
+        tau, threshold, rest, _, reset = constants
+        wide = torch.promote_types(x.dtype, torch.float32)
+        current, weight = x.to(wide), weight.to(wide)
+        membrane, spikes = torch.empty_like(current), torch.empty_like(current)
+        u, total = torch.full_like(current[0], rest), current[0]
+        with torch.autocast(x.device.type, enabled=False):
+            for t in range(len(current)):
+                m, s = membrane[t], spikes[t]
+                if t:
+                    total = torch.addmm(current[t], spikes[t - 1], weight.T)
+                if tau is None:
+                    torch.add(u, total, out=m)
+                else:
+                    torch.sub(total, u - rest if rest else u, out=m)
+                    m.div_(tau).add_(u)
+                torch.ge(m, threshold, out=s)
+                if reset == "soft":
+                    torch.sub(m, s, alpha=threshold - rest, out=u)
+                else:
+                    torch.addcmul(m, m, s, value=-1, out=u)
+                    if rest:
+                        u.add_(s, alpha=rest)
+        ctx.save_for_backward(membrane, spikes, weight)
+        ctx.constants = constants
+        return spikes.to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        membrane, spikes, weight = ctx.saved_tensors
+        tau, threshold, _, surrogate, reset = ctx.constants
+        gain, leak = (1.0, 1.0) if tau is None else (1 / tau, 1 - 1 / tau)
+        slopes = SURROGATES[surrogate].derivative(membrane - threshold)
+        decay = torch.full_like(spikes[0], leak) if reset == "soft" else (1 - spikes).mul_(leak)
+        output = grads[0].to(weight.dtype)
+        result = torch.empty_like(spikes)
+        a = torch.zeros_like(spikes[0])
+        with torch.autocast(spikes.device.type, enabled=False):
+            for t in reversed(range(len(spikes))):
+                later = t + 1 < len(spikes)
+                total = torch.addmm(output[t], result[t + 1], weight) if later else output[t]
+                a.mul_(decay if reset == "soft" else decay[t]).addcmul_(total, slopes[t])
+                torch.mul(a, gain, out=result[t])
+            change = result[1:].flatten(0, 1).T @ spikes[:-1].flatten(0, 1)
+        return result.to(grads[0].dtype), change, None
+
+
+class LeakyIntegrator(nn.Module):
+    """A readout of neurons that never fire: ``y[t] = y[t-1] + (I[t] - y[t-1]) / tau``, y[-1] = 0.
+
+    Args:
+        tau: time constant in time steps, at least 1; 1 returns the current itself.
+
+    Raises:
+        SpikewireError: `tau` is out of its range.
+
+    Example:
+        >>> LeakyIntegrator(2.0)(torch.tensor([1.0, 1.0, 0.0]))
+        tensor([0.5000, 0.7500, 0.3750])
+    """
+
+    def __init__(self, tau: float = 2.0) -> None:
+        super().__init__()
+        check(1 <= tau < float("inf"), "tau", tau, "a finite number of at least 1")
+        self.tau = tau
+
+    def forward(self, current: Tensor) -> Tensor:
+        """Return the voltages ``[time, ...]``; every call starts at 0."""
+        voltage, found = torch.zeros_like(current[0]), []
+        for now in current:
+            voltage = torch.lerp(voltage, now, 1 / self.tau)
+            found.append(voltage)
+        return torch.stack(found)
+
+    def extra_repr(self) -> str:
+        """Show the time constant."""
+        return f"tau={self.tau}"
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
