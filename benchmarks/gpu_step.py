@@ -153,6 +153,7 @@ def methods(bench: Bench) -> None:
         "budget every 16": Budget(connectivity=0.05, every=16),
         "budget of synapses every 8": Budget(synapses=0.0116, every=8),
         "budget of synapses every 16": Budget(synapses=0.0116, every=16),
+        "budget of synops every 16": Budget(synops=16.5e6, every=16),
         "nothing again": None,
     }
     rows = []

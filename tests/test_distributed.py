@@ -35,6 +35,7 @@ from spikewire.train.step import Position, Training, prepare
 
 PLAIN = {"optimizer": "sgd", "lr": 0.02, "schedule": "constant", "batch_size": 48, "epochs": 10}
 LONG = {"method": "deepr", "epochs": "16", "dropout": "0.2", "checkpoint_every": "2"}
+UNITS = {"synapses": 0.3, "synops": 300, "bytes": 12_000}  # targets of budget
 TRAIN = ("-m", "spikewire", "train")
 pytestmark = pytest.mark.xdist_group("ranks")  # they share a slow fixture
 TRAIN_LONG = (*TRAIN, *(word for key, value in LONG.items() for word in (flag(key), value)))
@@ -99,6 +100,9 @@ def work(out):
         for method in METHODS:
             config = tiny(method, dropout=0.2, average=0.9, augment=("shift:1",), lr=2e-2)
             found[method] = run(prepare(config, small_data(), ranks=ranks), config.epochs)
+        for unit, target in UNITS.items():
+            config = tiny("budget", options={unit: target, "every": 2}, dropout=0.2, lr=2e-2)
+            found[unit] = run(prepare(config, small_data(), ranks=ranks), config.epochs)
         found["dropout"] = torch.rand(4)
         for method in ("dense", "gradr"):
             training = prepare(plain(method), small_data(), ranks=ranks)
@@ -145,7 +149,7 @@ def found(request, tmp_path_factory):
     return [torch.load(out / f"{rank}.pt") | {"out": out} for rank in range(request.param)]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *UNITS])
 def test_all_ranks_hold_the_same_bits(found, method):
     (first, losses), *others = [rank[method] for rank in found]
     assert losses[-1] < losses[0]
@@ -154,6 +158,16 @@ def test_all_ranks_hold_the_same_bits(found, method):
         assert same_losses == losses
         assert tensors.keys() == first.keys()
         assert all(torch.equal(value, first[name]) for name, value in tensors.items())
+
+
+def test_spikes_are_counted_over_the_images_of_all_ranks(found):
+    """What is left in the running sums is the same number of images as in one process."""
+    config = tiny("budget", options={"synops": 300, "every": 2}, dropout=0.2, lr=2e-2)
+    alone, _ = run(prepare(config, small_data()), config.epochs)
+    images = alone["activity (remembered)"][-1]
+    assert images > 0
+    for rank in found:
+        assert rank["synops"][0]["activity (remembered)"][-1] == images
 
 
 def test_dropout_differs_between_ranks(found):

@@ -86,14 +86,17 @@ def amount(unit: str, value: float) -> str:
     """Return a target or what was met of it, in its unit.
 
     Args:
-        unit: ``"connectivity"`` or ``"synapses"``, which are fractions.
+        unit: ``"connectivity"`` or ``"synapses"``, which are fractions; ``"synops"`` or
+            ``"bytes"``.
         value: The number to show.
 
     Returns:
-        The number as text, such as ``"1.16%"``.
+        The number as text, such as ``"1.16%"``, ``"16,500,000"`` or ``"1.00 MB"``.
 
     Example:
-        >>> amount("synapses", 0.0116)
-        '1.16%'
+        >>> amount("synapses", 0.0116), amount("synops", 16.5e6), amount("bytes", 1e6)
+        ('1.16%', '16,500,000', '1.00 MB')
     """
-    return percent(value)
+    if unit == "bytes":
+        return size(round(value))
+    return f"{value:,.0f}" if unit == "synops" else percent(value)

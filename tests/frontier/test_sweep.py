@@ -105,7 +105,7 @@ def test_a_flag_is_passed_to_the_methods_that_accept_it():
     for job in plan(["digits"], ["gradr", "deepr", "dense"], [0.1], 2)[3:]:
         config = resolve(flags=job.settings(shared))
         assert (config.method, config.epochs, config.seed) == (job.method, 3, 1)
-        assert config.target == job.connectivity
+        assert config.target == job.target
         taken[job.method] = config.options.get("ramp")
     assert taken == {"gradr": 0.5, "deepr": None, "dense": None}
 
@@ -184,7 +184,7 @@ def test_the_file_and_the_table_match_the_runs(whole):
     for row in content["runs"]:
         history = RunDir(folder / row["name"]).history()
         config = RunDir(folder / row["name"]).config()
-        assert (config.method, config.target) == (row["method"], row["connectivity"])
+        assert (config.method, config.target) == (row["method"], row["target"])
         assert config.seed == row["seed"]
         assert config.threads == 1
         assert row["accuracy"] == history[-1]["accuracy"]

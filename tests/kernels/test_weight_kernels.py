@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spikewire import kernels
 from spikewire.kernels import selection as selection_kernels
-from spikewire.pruning import selection, updates
+from spikewire.pruning import selection, spending, updates
 
 VALUES = {
     "one": lambda: normal(1),
@@ -45,7 +45,10 @@ def test_a_byte_holds_all_that_a_program_counts_in_it():
     keys = torch.full((tile * unroll * rounds,), 0x7F7F7F7F, device=DEVICE)
     counts = torch.zeros(digits, base, dtype=torch.int64, device=DEVICE)
     sizes = {"DIGITS": digits, "BASE": base, "TILE": tile, "UNROLL": unroll}
-    selection_kernels.count_digits[(1,)](keys.int(), counts, len(keys), 1, 0, rounds, **sizes)
+    sizes["GIVEN"] = False
+    selection_kernels.count_digits[(1,)](
+        keys.int(), counts, counts, len(keys), 1, 0, rounds, **sizes
+    )
     assert counts[0].tolist() == [0] * 15 + [len(keys)]
     assert counts[1:].sum() == 0
 
@@ -87,3 +90,17 @@ def test_other_layouts_are_left_to_torch():
     assert not kernels.same_layout(weight, sign.contiguous())
     assert not kernels.same_layout(weight[:, ::2], sign[:, ::2])
     assert not kernels.same_layout(weight.double(), sign.double())
+
+
+def test_level_within_a_budget():
+    """The twin bisects bits; the kernel counts digits."""
+    scores, costs = [normal(1), normal(700), (normal(5000) * 8).round()], [961, 25, 1]
+    total = 961 + 700 * 25 + 5000
+    for budget in (0, 960, total // 2, total - 1, total):
+        room = torch.tensor(budget, device=DEVICE)
+        expected = on_torch(spending.level_within, scores, costs, room)
+        found = selection_kernels.level_within(scores, costs, room)
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+    for k in (1, 3, 5000):
+        found = selection.kth_largest(scores[1].repeat(8)[:5000], torch.tensor(k, device=DEVICE))
+        assert found == selection.select(scores[1].repeat(8)[:5000].cpu(), k).item()

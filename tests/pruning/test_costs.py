@@ -1,5 +1,7 @@
 """How often a weight is used, by the layer's own arithmetic and seen in one forward pass."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from spikewire.pruning.layers import find_layers
 def counted(model, *shape):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     layers, _ = find_layers(model, [optimizer], lambda name, module: True)
-    uses = UseCounter(model, layers)
+    uses = UseCounter(SimpleNamespace(model=model, layers=layers))
     if shape:
         model(torch.randn(shape))
     uses.update_costs_(layers)

@@ -9,7 +9,7 @@ from spikewire.cli.flags import Parser, add_settings, number, whole
 from spikewire.cli.show import print_line, print_table
 from spikewire.config import flag, resolve, words_of
 from spikewire.errors import SpikewireError, TrainingFailed, check, check_word
-from spikewire.text import percent
+from spikewire.text import amount, percent
 
 if TYPE_CHECKING:
     from spikewire.frontier import Outcome, Point
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from spikewire.frontier.engines.slurm import Slurm
 
 
+UNITS = ("connectivity", "synapses", "synops", "bytes")  # those of `spikewire.pruning`
+CONNECTIVITIES = "0.25,0.05,0.01"
 ENGINES = {"local": ("jobs",), "ray": ("address", "cores", "gpus"), "slurm": ("cores", "gpus")}
 ENGINE_FLAGS = {
     "jobs": "[local] runs at the same time; they divide the cores (1)",
@@ -28,22 +30,23 @@ ENGINE_FLAGS = {
 
 
 def frontier(arguments: Sequence[str]) -> None:
-    """Train methods x connectivities x seeds; the same command again runs only what is missing."""
+    """Train methods x targets x seeds; the same command again runs only what is missing."""
     given = frontier_parser().read(arguments)
     dry = given.pop("dry_run")
     engine = build_engine(given.pop("engine"), {key: given.pop(key) for key in ENGINE_FLAGS}, dry)
     same = words_of({key: value for key, value in given.items() if value is not None})
-    own = {key: given.pop(key) for key in ("methods", "connectivity", "seeds", "out")}
+    own = {key: given.pop(key) for key in ("methods", "seeds", "out")}
+    unit, targets = read_targets(*(given.pop(key) for key in ("unit", "targets", "connectivity")))
     preset, file, datasets = (given.pop(key) for key in ("preset", "config", "dataset"))
     from spikewire.frontier import missing, plan, prepare, run
     from spikewire.frontier.engines.slurm import Slurm
 
-    targets = [number("--connectivity", x) for x in listed("--connectivity", own["connectivity"])]
     jobs = plan(
         listed("--dataset", datasets or resolve(preset, file).dataset),
         listed("--methods", own["methods"]),
         targets,
         whole("--seeds", own["seeds"]),
+        unit,
     )
     out = Path(own["out"])
     tasks = prepare(jobs, out, preset=preset, file=file, flags=given, threads=engine.threads)
@@ -57,11 +60,28 @@ def frontier(arguments: Sequence[str]) -> None:
         print_result(run(tasks, out, engine, on_outcome=print_outcome), out)
 
 
+def read_targets(
+    unit: str | None, targets: str | None, connectivity: str | None
+) -> tuple[str, list[float]]:
+    """Return unit and targets; --connectivity LIST is short for both."""
+    check(not (connectivity and (unit or targets)), "--connectivity", connectivity,
+          "given without --unit and --targets")  # fmt: skip
+    unit = unit or "connectivity"
+    check_word("--unit", unit, UNITS)
+    check(unit == "connectivity" or bool(targets), "--targets", targets, f"a comma list of {unit}")
+    name = "--targets" if targets else "--connectivity"
+    return unit, [number(name, x) for x in listed(name, targets or connectivity or CONNECTIVITIES)]
+
+
 def frontier_parser() -> Parser:
     """Return the parser: the list of runs, the engine, and the settings common to all runs."""
     parser = Parser("frontier", frontier.__doc__ or "")
     parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list")
-    parser.add_argument("--connectivity", default="0.25,0.05,0.01", help="comma list of targets")
+    parser.add_argument("--unit", metavar="X", help=f"of the targets: {', '.join(UNITS)}")
+    parser.add_argument("--targets", metavar="LIST", help="comma list of targets in this unit")
+    parser.add_argument(
+        "--connectivity", metavar="LIST", help=f"the same in connectivity ({CONNECTIVITIES})"
+    )
     parser.add_argument("--seeds", default="3", help="seeds 0 to N-1")
     parser.add_argument("--out", metavar="DIR", default="runs/frontier", help="(runs/frontier)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands; train nothing")
@@ -69,7 +89,7 @@ def frontier_parser() -> Parser:
     parser.add_argument("--engine", metavar="X", default="local", help=about)
     for key, about in ENGINE_FLAGS.items():
         parser.add_argument(flag(key), metavar="X", help=about)
-    add_settings(parser, but=("method", "connectivity", "seed", "dataset"))
+    add_settings(parser, but=("method", *UNITS, "seed", "dataset"))
     parser.add_argument("--dataset", help="comma list (the one of the preset)")
     return parser
 
@@ -114,11 +134,11 @@ def print_result(outcomes: "Sequence[Outcome]", out: Path) -> None:
 
 
 def save_figure(outcomes: "Sequence[Outcome]", out: Path) -> list[Path]:
-    """Draw accuracy over connectivity of the runs that did not fail; return the files written."""
+    """Draw accuracy over the unit of the runs that did not fail; return the files written."""
     from spikewire.report import load, plot_frontier, save_figures
 
     runs = [load(out / outcome.job.name) for outcome in outcomes if not outcome.error]
-    figure = plot_frontier(runs)
+    figure = plot_frontier(runs, outcomes[0].job.unit if outcomes else "connectivity")
     return save_figures([figure], out) if figure else []
 
 
@@ -134,20 +154,19 @@ def print_outcome(outcome: "Outcome") -> None:
     if outcome.error:
         print_line(f"{outcome.job.name}  failed: {outcome.error}")
         return
-    accuracy, actual = percent(outcome.accuracy or 0.0), percent(outcome.actual or 0.0)
-    print_line(
-        f"{outcome.job.name}  accuracy {accuracy}  connectivity {actual}  {outcome.seconds:.1f} s"
-    )
+    unit, accuracy = outcome.job.unit, percent(outcome.accuracy or 0.0)
+    actual = amount(unit, outcome.actual or 0.0)
+    print_line(f"{outcome.job.name}  accuracy {accuracy}  {unit} {actual}  {outcome.seconds:.1f} s")
 
 
 def print_points(points: "Sequence[Point]") -> None:
-    """Print one row per point: target and actual connectivity, mean and standard deviation."""
+    """Print one row per point: target and actual in its unit, mean and standard deviation."""
     rows = [
         (
             point.dataset,
             point.method,
-            "" if point.target is None else percent(point.target),
-            percent(point.actual),
+            "" if point.target is None else amount(point.unit, point.target),
+            amount(point.unit, point.actual),
             f"{100 * point.accuracy:.2f}"
             + ("" if point.deviation is None else f" ± {100 * point.deviation:.2f}"),
             f"{point.n}" + (f" ({point.failed} failed)" if point.failed else ""),

@@ -7,11 +7,13 @@ from pathlib import Path
 from spikewire.cli.flags import Parser, whole
 from spikewire.cli.show import print_line
 from spikewire.config import resolve
-from spikewire.errors import SpikewireError, unknown
+from spikewire.errors import SpikewireError, check_word, unknown
 from spikewire.files import io_errors, make_folder
 from spikewire.text import percent
 
 RUNS_HELP = "run directories, or folders that contain them"
+UNITS = ("connectivity", "synapses", "synops", "bytes")  # those of `spikewire.pruning`
+UNIT_HELP = f"what accuracy is drawn against: {', '.join(UNITS)} (connectivity)"
 
 
 def report(arguments: Sequence[str]) -> None:
@@ -21,6 +23,7 @@ def report(arguments: Sequence[str]) -> None:
     parser.add_argument("-o", "--out", metavar="FILE", help="file to write (report.html)")
     parser.add_argument("--format", default="html", metavar="X", help="html or md (html)")
     parser.add_argument("--title", default="Runs", help="heading of the page")
+    parser.add_argument("--unit", default="connectivity", metavar="X", help=UNIT_HELP)
     parser.add_argument(
         "--watch", nargs="?", const="10", metavar="S", help="update the page every S seconds (10)"
     )
@@ -29,12 +32,13 @@ def report(arguments: Sequence[str]) -> None:
 
     if given["format"] not in FORMATS:
         raise unknown("--format", given["format"], FORMATS)
+    check_word("--unit", given["unit"], UNITS)
     out = given["out"] or f"report.{given['format']}"
     seconds = whole("--watch", given["watch"]) if given["watch"] else 0
 
     def write_page() -> int:
-        form, title = given["format"], given["title"]
-        return len(write(given["runs"], out, format=form, title=title, refresh=seconds))
+        same = {key: given[key] for key in ("format", "title", "unit")}
+        return len(write(given["runs"], out, refresh=seconds, **same))
 
     count = write_page()
     print_line(f"report of {count} run{'s' * (count != 1)}: {out}")
@@ -53,14 +57,16 @@ def figures(arguments: Sequence[str]) -> None:
         action="store_true",
         help="the figures of the paper; without RUN, small runs are trained first",
     )
+    parser.add_argument("--unit", default="connectivity", metavar="X", help=UNIT_HELP)
     given = parser.read(arguments)
+    check_word("--unit", given["unit"], UNITS)
     runs, out = given["runs"], given["out"]
     if not runs and not given["paper"]:
         raise SpikewireError("RUN: is missing; name run directories, or use --paper to train some")
     from spikewire.report import find, plot_all, plot_paper, save_figures
 
     found = find(runs or [train_paper_runs(f"{out}/runs")])
-    plots = plot_paper(found) if given["paper"] else plot_all(found)
+    plots = plot_paper(found) if given["paper"] else plot_all(found, given["unit"])
     for path in save_figures(plots, out):
         print_line(path)
 

@@ -1,13 +1,15 @@
-"""The list of jobs of a frontier: data sets x methods x connectivities x seeds."""
+"""The list of jobs of a frontier: data sets x methods x targets x seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from spikewire.config import method_fields, settings
 from spikewire.data.reference import short_name
-from spikewire.errors import SpikewireError, check, unknown
+from spikewire.errors import SpikewireError, check, check_word, unknown
 from spikewire.methods import METHODS
+from spikewire.pruning import UNITS
 
 
 @dataclass(frozen=True)
@@ -17,19 +19,22 @@ class Job:
     Args:
         dataset: Name of the data set.
         method: Name of the pruning method.
-        connectivity: Target connectivity; None for the dense baseline.
+        target: The target; None for the dense baseline.
         seed: Seed of the run.
+        unit: Unit of the target, one of `UNITS`.
     """
 
     dataset: str
     method: str
-    connectivity: float | None
+    target: float | None
     seed: int
+    unit: str = "connectivity"
 
     @property
     def name(self) -> str:
         """Name of the run directory, unique within a frontier."""
-        target = "" if self.connectivity is None else f"-{self.connectivity:g}"
+        unit = "" if self.unit == "connectivity" else self.unit
+        target = "" if self.target is None else f"-{unit}{self.target:g}"
         return f"{short_name(self.dataset)}-{self.method}{target}-seed{self.seed}"
 
     def settings(self, shared: Mapping[str, str]) -> dict[str, str]:
@@ -44,13 +49,17 @@ class Job:
         accepted = {*settings(), *method_fields(self.method)}
         flags = {key: value for key, value in shared.items() if key in accepted}
         flags |= {"dataset": self.dataset, "method": self.method, "seed": str(self.seed)}
-        if self.connectivity is not None:
-            flags["connectivity"] = f"{self.connectivity:g}"
+        if self.target is not None:
+            flags[self.unit] = f"{self.target:g}"
         return flags
 
 
 def plan(
-    datasets: Iterable[str], methods: Iterable[str], connectivities: Sequence[float], seeds: int
+    datasets: Iterable[str],
+    methods: Iterable[str],
+    targets: Sequence[float],
+    seeds: int,
+    unit: str = "connectivity",
 ) -> list[Job]:
     """Return the jobs of a frontier.
 
@@ -60,35 +69,40 @@ def plan(
     Args:
         datasets: Names of data sets.
         methods: Names of methods; ``dense`` runs once per data set and seed.
-        connectivities: Target connectivities in (0, 1].
+        targets: Targets in their unit: fractions in (0, 1], operations per image or bytes.
         seeds: Number of seeds, from 0.
+        unit: Unit of the targets: ``"connectivity"``, ``"synapses"``, ``"synops"`` or ``"bytes"``.
 
     Returns:
         The jobs in the order in which they start.
 
     Raises:
-        SpikewireError: If a method is unknown or takes no connectivity, or a number is invalid.
+        SpikewireError: If a method is unknown or takes no target in this unit, or a number is
+            invalid.
 
     Example:
         >>> [job.name for job in plan(["digits"], ["deepr", "dense"], [0.1], 1)]
         ['digits-deepr-0.1-seed0', 'digits-dense-seed0']
     """
     check(1 <= seeds <= 10_000, "seeds", seeds, "1 to 10,000")
-    for connectivity in connectivities:
-        check(0 < connectivity <= 1, "connectivity", connectivity, "in (0, 1]")
-    targets = [float(f"{connectivity:g}") for connectivity in connectivities]  # as in a job's name
+    check_word("unit", unit, UNITS)
+    most = 1.0 if unit in ("connectivity", "synapses") else inf
+    for target in targets:
+        check(0 < target <= most, unit, target, "in (0, 1]" if most == 1 else "above 0")
+    rounded = [float(f"{target:g}") for target in targets]  # as in a job's name
     jobs: list[Job] = []
     for seed, dataset, method in product(range(seeds), datasets, methods):
-        jobs += [Job(dataset, method, target, seed) for target in _targets(method, targets)]
+        own = _targets(method, rounded, unit)
+        jobs += [Job(dataset, method, target, seed, unit) for target in own]
     return list(dict.fromkeys(jobs))
 
 
-def _targets(method: str, targets: Sequence[float]) -> Sequence[float | None]:
-    """Return the connectivities a method is run with."""
+def _targets(method: str, targets: Sequence[float], unit: str) -> Sequence[float | None]:
+    """Return the targets a method is run with."""
     if method not in METHODS:
         raise unknown("methods", method, METHODS)
     if method == "dense":
         return [None]
-    if "connectivity" not in method_fields(method):
-        raise SpikewireError(f"methods: {method} takes no connectivity, so it has no frontier")
+    if unit not in method_fields(method):
+        raise SpikewireError(f"methods: {method} takes no {unit}, so it has no frontier")
     return targets

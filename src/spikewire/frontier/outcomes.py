@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ class Outcome:
     Args:
         job: The job.
         accuracy: Test accuracy after the last epoch; None if the job failed.
-        actual: Connectivity of the trained network; None if the job failed.
+        actual: What the trained network has of the target's unit; None if the job failed.
         seconds: Training time; None if the job failed.
         error: Why the job failed, in one line; None if it did not.
     """
@@ -36,18 +36,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Point:
-    """The mean over the seeds of one data set, method and target connectivity.
+    """The mean over the seeds of one data set, method and target.
 
     Args:
         dataset: Name of the data set.
         method: Name of the pruning method.
-        target: Target connectivity; None for the dense baseline.
-        actual: Mean connectivity of the trained networks.
+        target: The target; None for the dense baseline.
+        actual: Mean of what the trained networks have of the target's unit.
         accuracy: Mean test accuracy.
         deviation: Sample standard deviation of the accuracy; None for one run.
         seconds: Mean training time.
         n: Number of finished runs.
         failed: Number of failed runs.
+        unit: Unit of `target` and `actual`.
     """
 
     dataset: str
@@ -59,6 +60,7 @@ class Point:
     seconds: float
     n: int
     failed: int
+    unit: str = "connectivity"
 
 
 def read_outcome(job: Job, run: RunDir) -> Outcome:
@@ -74,15 +76,22 @@ def read_outcome(job: Job, run: RunDir) -> Outcome:
     try:
         rows = run.history()
         last, seconds = rows[-1], sum(row["seconds"] for row in rows)
-        return Outcome(job, last["accuracy"], last["connectivity"], round(seconds, 1))
+        return Outcome(job, last["accuracy"], in_unit(last, job.unit), round(seconds, 1))
     except SpikewireError as error:
         return Outcome(job, error=str(error))
     except (LookupError, TypeError):
         return Outcome(job, error=f"{run.path}: its metrics are damaged")
 
 
+def in_unit(row: Mapping[str, Any], unit: str) -> float:
+    """Return what an epoch's row of metrics says in a unit; the last epoch is always measured."""
+    if unit == "connectivity":
+        return row["connectivity"]
+    return row["measured"]["bytes_packed" if unit == "bytes" else unit]
+
+
 def points(outcomes: Iterable[Outcome]) -> list[Point]:
-    """Return the mean over seeds for each data set, method and target connectivity.
+    """Return the mean over seeds for each data set, method and target.
 
     Args:
         outcomes: The results of all jobs.
@@ -94,7 +103,7 @@ def points(outcomes: Iterable[Outcome]) -> list[Point]:
     groups: dict[tuple[str, str, float | None], list[Outcome]] = {}
     for outcome in outcomes:
         job = outcome.job
-        groups.setdefault((job.dataset, job.method, job.connectivity), []).append(outcome)
+        groups.setdefault((job.dataset, job.method, job.target), []).append(outcome)
     return [_point(*key, group) for key, group in groups.items() if any(not x.error for x in group)]
 
 
@@ -111,6 +120,7 @@ def _point(dataset: str, method: str, target: float | None, group: list[Outcome]
         seconds=statistics.fmean(outcome.seconds or 0.0 for outcome in finished),
         n=len(finished),
         failed=len(group) - len(finished),
+        unit=group[0].job.unit,
     )
 
 

@@ -9,6 +9,8 @@ call these where `same_layout` holds.
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # pyright: reportReturnType=false
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -48,12 +50,18 @@ def _add_bytes(packed, count_ptr):
 
 @triton.jit(do_not_specialize=["k", "digit", "rounds"])
 def count_digits(
-    bits_ptr, count_ptr, total, k, digit, rounds,
+    bits_ptr, count_ptr, least_ptr, total, k, digit, rounds, GIVEN: tl.constexpr,
     DIGITS: tl.constexpr, BASE: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Count the keys by their next digit; smaller keys count as 0, larger ones as the last."""
+    """Count the keys by their next digit; smaller keys count as 0, larger ones as the last.
+
+    The digits found so far are given as the lowest key that has them, or follow from the counts.
+    """
     shift = 4 * (DIGITS - 1 - digit)
-    least = _lowest_key(count_ptr, k, digit, DIGITS, BASE) >> shift
+    if GIVEN:
+        least = tl.load(least_ptr) >> shift
+    else:
+        least = _lowest_key(count_ptr, k, digit, DIGITS, BASE) >> shift
     low, high = tl.zeros((TILE,), tl.int64), tl.zeros((TILE,), tl.int64)
     offset = tl.program_id(0).to(tl.int64) * rounds * (UNROLL * TILE) + tl.arange(0, TILE)
     while rounds > 0:
@@ -143,9 +151,41 @@ def kth_largest(flat: Tensor, k: int) -> Tensor:
     key = {"DIGITS": DIGITS, "BASE": BASE}
     grid, rounds = _ranges(total, UNROLL * TILE, MAX_ROUNDS)
     for digit in range(DIGITS):
-        count_digits[grid](bits, counts, total, k, digit, rounds, TILE=TILE, UNROLL=UNROLL, **key)
+        count_digits[grid](
+            bits, counts, out, total, k, digit, rounds, GIVEN=False, TILE=TILE, UNROLL=UNROLL, **key
+        )
     _write_key[(1,)](counts, out, k, **key)
     return out.view(torch.float32)
+
+
+def level_within(scores: Sequence[Tensor], costs: Sequence[int], budget: Tensor) -> Tensor:
+    """Return the highest score such that it and all above cost more than the budget.
+
+    The twin is `spikewire.pruning.spending.level_within`.
+
+    Args:
+        scores: float32 values ``[n]`` each, not NaN.
+        costs: the cost of each value of a tensor.
+        budget: a scalar tensor.
+
+    Returns:
+        The score, a scalar tensor on the device of the scores.
+    """
+    device = scores[0].device
+    counts = torch.zeros(len(scores), DIGITS, BASE, dtype=torch.int64, device=device)
+    least = torch.full((), -(2**31), dtype=torch.int32, device=device)
+    bits = [flat.contiguous().view(torch.int32) for flat in scores]
+    for digit in range(DIGITS):
+        for own, flat in zip(counts, bits, strict=True):
+            grid, rounds = _ranges(flat.numel(), UNROLL * TILE, MAX_ROUNDS)
+            count_digits[grid](
+                flat, own, least, flat.numel(), 0, digit, rounds,
+                GIVEN=True, DIGITS=DIGITS, BASE=BASE, TILE=TILE, UNROLL=UNROLL,
+            )  # fmt: skip
+        spent = sum(counts[i, digit] * cost for i, cost in enumerate(costs))
+        over = spent.flip(0).cumsum(0).flip(0)[1:] > budget  # of keys from each digit on
+        least = least + (over.sum().int() << (4 * (DIGITS - 1 - digit)))
+    return torch.where(least < 0, least ^ 0x7FFFFFFF, least).view(torch.float32)
 
 
 def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int) -> Tensor:

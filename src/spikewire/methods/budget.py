@@ -31,9 +31,10 @@ class Budget(Latent, Priced):
     ``w = u where |u| is among the largest of all layers that the target pays for, else 0``, and u
     moves with dL/dw whether its synapse is present or not: an absent one returns, with either sign,
     as soon as it outgrows a present one. The target is given in one unit: `connectivity` counts
-    weights, `synapses` a weight once per position at which it is applied. The fraction of that unit
-    follows ``c + (b - c)(1 - x)^3``, b being `first` and x from 0 to 1 at `ramp`, exactly, and is
-    the target c from there on. Without a target, `connectivity` is 0.05.
+    weights, `synapses` a weight once per position at which it is applied, `synops` the spikes per
+    image that reach it, `bytes` the packed file. The fraction of the dense network's follows
+    ``c + (b - c)(1 - x)^3``, b being `first` and x from 0 to 1 at `ramp`, and is the target c from
+    there on. Without a target, `connectivity` is 0.05.
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
     of whose inputs matter, loses its synapses to a large hidden one. Where weights differ in what
@@ -46,6 +47,7 @@ class Budget(Latent, Priced):
     """
 
     name = "budget"
+    default = 0.05
 
     first: float = setting(
         1.0, "fraction of the unit at the start; below 1 for a sparse start", within="(0, 1]"
@@ -63,11 +65,6 @@ class Budget(Latent, Priced):
         0.0, "fraction of the threshold taken from present weights: 0 hard, 1 soft", within="[0, 1]"
     )
     scope: str = setting("global", "what competes: all layers or each alone", choices=SCOPES)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.unit:
-            object.__setattr__(self, "connectivity", 0.05)
 
     def init(self, pruner: Pruner) -> None:
         """Start dense, or with the largest weights."""
@@ -93,8 +90,10 @@ class Budget(Latent, Priced):
         """Keep the synapses of highest score."""
         scores = [self.score(layer) for layer in layers]
 
-        def schedule(target: float) -> float:
-            return cubic(pruner.progress / self.ramp, max(self.first, target), target)
+        def schedule(target: Any) -> Any:
+            known = not isinstance(target, Tensor)
+            start: Any = max(self.first, target) if known else target.clamp(min=self.first)
+            return cubic(pruner.progress / self.ramp, start, target)
 
         masks = self.select(pruner, layers, scores, schedule, scope=self.scope, floor=self.floor)
         for layer, mask in zip(layers, masks, strict=True):

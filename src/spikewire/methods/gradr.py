@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from spikewire.pruning import (
+    UNITS,
     Latent,
     Layer,
+    Priced,
     Pruner,
     SpikewireError,
     cubic,
     drag_,
     highest_absent,
     rectify,
-    select_masks,
     setting,
     warn_of_weight_decay,
 )
@@ -56,7 +57,7 @@ def expected_connectivity(theta: Tensor, drift: float, walk: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradR(Latent):
+class GradR(Latent, Priced):
     """The gradient at weight 0 brings absent synapses back; a prior drags all of them down.
 
     ``w = s relu(theta)``, s = +-1 fixed at the start, and for every theta, present or absent::
@@ -66,13 +67,13 @@ class GradR(Latent):
     The optimizer moves ``u = s theta`` with dL/dw. For any sign-equivariant optimizer this equals
     moving theta with s dL/dw, and the prior stays outside Adam's moments.
 
-    With `connectivity` instead of `alpha` the drift common to all theta is not constant but
-    solved from their distribution, so that the fraction above 0 follows ``c + (1 - c)(1 - x)^3``
-    and ends at c whatever the length of the run.
+    With a target instead of `alpha` the drift common to all theta is not constant but solved from
+    their distribution, so that the fraction above 0, in the unit of the target, follows
+    ``c + (1 - c)(1 - x)^3`` and ends at c whatever the length of the run.
     """
 
     name = "gradr"
-    exclusive = ("alpha", "connectivity")
+    exclusive = ("alpha", *UNITS)
 
     alpha: float | None = setting(
         None, "penalty: how strongly the prior drags every theta down (1e-3)", within="[0, inf)"
@@ -82,19 +83,16 @@ class GradR(Latent):
         "the paper's p, which sets mu; in its settings no theta gets that low",
         within="[0.5, 1)",
     )
-    connectivity: float | None = setting(
-        None, "target fraction of weights; none: alpha decides", within="(0, 1]"
-    )
     ramp: float = setting(
-        0.6, "with connectivity: fraction of the run until the target is met", within="(0, 1]"
+        0.6, "with a target: fraction of the run until it is met", within="(0, 1]"
     )
     every: int = setting(
-        4, "with connectivity: steps between solutions for the drift", within="[1, inf)"
+        4, "with a target: steps between solutions for the drift", within="[1, inf)"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alpha is None and self.connectivity is None:
+        if self.alpha is None and not self.unit:
             object.__setattr__(self, "alpha", 1e-3)
 
     def init(self, pruner: Pruner) -> None:
@@ -102,6 +100,7 @@ class GradR(Latent):
         for optimizer in pruner.optimizers:
             refuse_sign_dependent(optimizer)
         warn_of_weight_decay(self.name, pruner.layers)
+        self.start_meter(pruner)
         for layer in pruner.layers:
             weight = layer.weight.detach()
             layer.state["latent"] = weight.clone()
@@ -120,11 +119,11 @@ class GradR(Latent):
     def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """With a target, shift all theta of a layer as far as the target needs."""
         due = pruner.step % self.every == 0 or pruner.passes(1.0)
-        if self.connectivity is None or not due:
+        if not self.unit or not due:
             return
         done = pruner.progress / self.ramp
         thetas = [layer.state["latent"] * layer.state["sign"] for layer in layers]
-        masks = select_masks(layers, thetas, lambda x: cubic(done, 1.0, pruner.target_of(x)))
+        masks = self.select(pruner, layers, thetas, lambda target: cubic(done, 1.0, target))
         levels = highest_absent(thetas, masks)
         for layer, theta, mask, level in zip(layers, thetas, masks, levels, strict=True):
             shift = torch.where(mask.all(), just_below(theta.amin()), level)

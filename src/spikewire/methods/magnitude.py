@@ -10,28 +10,29 @@ import torch
 
 from spikewire.pruning import (
     SCOPES,
+    Counted,
     Layer,
     Masked,
     Pruner,
     all_present,
     cubic,
     require_finite,
-    select_masks,
     setting,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Magnitude(Masked):
+class Magnitude(Masked, Counted):
     """The smallest weights are pruned and never regrown.
 
-    Gradual: the connectivity follows ``c + (1 - c)(1 - x)^3`` while x runs from 0 at `begin` to 1
-    at `ramp`. One-shot: all at once at `begin`, then fine-tuning.
+    Gradual: the fraction that is left, in the unit of the target, follows ``c + (1 - c)(1 - x)^3``
+    while x runs from 0 at `begin` to 1 at `ramp`. One-shot: all at once at `begin`, then
+    fine-tuning. Without a target, `connectivity` is 0.05.
     """
 
     name = "magnitude"
+    default = 0.05
 
-    connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
     gradual: bool = setting(True, "prune step by step; false: once, at `begin`")
     begin: float = setting(0.1, "fraction of the run before pruning begins", within="[0, 1)")
     ramp: float = setting(0.6, "fraction of the run at which pruning ends", within="(begin, 1]")
@@ -40,6 +41,7 @@ class Magnitude(Masked):
 
     def init(self, pruner: Pruner) -> None:
         """Mark every synapse as present."""
+        self.start_meter(pruner)
         for layer in pruner.layers:
             layer.state["mask"] = all_present(layer)
 
@@ -57,11 +59,12 @@ class Magnitude(Masked):
         layers = pruner.all_layers()
         # an absent synapse scores below any present one, even one of weight 0
         scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
-        masks = select_masks(
+        masks = self.select(
+            pruner,
             layers,
             require_finite(scores),
-            lambda x: cubic(done, 1.0, pruner.target_of(x)),
-            self.scope,
+            lambda target: cubic(done, 1.0, target),
+            scope=self.scope,
         )
         for layer, mask in zip(layers, masks, strict=True):
-            layer.state["mask"].copy_(mask)
+            layer.state["mask"] &= mask

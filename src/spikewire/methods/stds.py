@@ -8,43 +8,38 @@ import torch
 from torch import Tensor
 
 from spikewire.pruning import (
+    UNITS,
     Latent,
     Layer,
+    Priced,
     Pruner,
     highest_absent,
-    select_masks,
     setting,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class STDS(Latent):
+class STDS(Latent, Priced):
     """A soft threshold that rises over the run: weak synapses become filopodia, and may return.
 
     ``w = sign(theta) relu(|theta| - d)`` with ``d = limit (1 - cos(pi x)) / 2`` (or ``limit x``), x
     from 0 to 1 at `ramp` of the run, while theta moves with dL/dw whether its synapse is present or
-    not. With `connectivity` the limit is solved from the distribution of |theta|, so that the run
-    ends at that target.
+    not. With a target the limit is solved from the distribution of |theta|, so that the run ends at
+    it. Without `limit` or target, `connectivity` is 0.05.
     """
 
     name = "stds"
-    exclusive = ("limit", "connectivity")
+    exclusive = ("limit", *UNITS)
+    default = 0.05
 
-    connectivity: float | None = setting(
-        None, "target fraction of weights; none: the limit decides", within="(0, 1]"
-    )
     limit: float | None = setting(None, "final threshold, the paper's D", within="[0, inf)")
     shape: str = setting("sine", "how the threshold rises", choices=("sine", "linear"))
     ramp: float = setting(0.7, "fraction of the run until it has risen", within="(0, 1]")
     every: int = setting(8, "steps between solutions for the limit", within="[1, inf)")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.limit is None and self.connectivity is None:
-            object.__setattr__(self, "connectivity", 0.05)
-
     def init(self, pruner: Pruner) -> None:
         """Take the weights as theta; the threshold starts at 0."""
+        self.start_meter(pruner)
         for layer in pruner.layers:
             layer.state["latent"] = layer.weight.detach().clone()
             layer.state["limit"] = layer.weight.new_full((), self.limit or 0.0)
@@ -54,9 +49,9 @@ class STDS(Latent):
         """Raise the threshold."""
         layers = pruner.all_layers()  # it also rises where there was no gradient
         due = pruner.step % self.every == 0 or pruner.passes(1.0)
-        if self.connectivity is not None and due:
+        if self.unit and due:
             sizes = [layer.state["latent"].abs() for layer in layers]
-            masks = select_masks(layers, sizes, pruner.target_of)
+            masks = self.select(pruner, layers, sizes)
             for layer, level in zip(layers, highest_absent(sizes, masks), strict=True):
                 layer.state["limit"].copy_(level)
         risen = min(1.0, pruner.progress / self.ramp)

@@ -23,7 +23,7 @@ from spikewire.pruning.selection import (
     target_count,
     top_k_mask,
 )
-from spikewire.pruning.units import UNITS, Priced
+from spikewire.pruning.units import UNITS, Counted, Priced
 from spikewire.pruning.updates import drag_, rectify
 from spikewire.schedules import cubic
 
@@ -32,6 +32,7 @@ __all__ = [
     "INITIAL",
     "SCOPES",
     "UNITS",
+    "Counted",
     "Latent",
     "Layer",
     "Masked",

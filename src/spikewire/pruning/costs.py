@@ -10,9 +10,9 @@ spikes per image, its synaptic operations.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from spikewire.pruning.layers import Layer
+
+if TYPE_CHECKING:
+    from spikewire.pruning.pruner import Pruner
 
 
 def uses_per_weight(module: nn.Module, activity: Tensor) -> Tensor:
@@ -87,23 +90,23 @@ class ForwardHooks:
     """Forward hooks on the modules of layers; a copy of the model has ones that do nothing.
 
     Args:
-        model: the model.
+        modules: the modules by the names of the layers.
         layers: the layers.
         seen: called with the layer, its module, its input and its output at every forward pass.
+        capturable: whether `seen` only adds to tensors in place, which a CUDA graph repeats.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        modules: Mapping[str, nn.Module],
         layers: Sequence[Layer],
         seen: Callable[[Layer, nn.Module, Tensor, Tensor], None],
+        capturable: bool = False,
     ) -> None:
         self.handles: list[Any] = []
-        owners = owning_modules(model)
         for layer in layers:
-            hook = _Hook(layer, seen)
-            owner = owners[id(layer.weight)]
-            self.handles.append(owner.register_forward_hook(hook, with_kwargs=True))
+            hook, module = _Hook(layer, seen, capturable), modules[layer.name]
+            self.handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -120,8 +123,8 @@ def owning_modules(model: nn.Module) -> dict[int, nn.Module]:
 class _Hook:
     """The hook on one layer. A copy of the layer, deep or pickled, has one that does nothing."""
 
-    def __init__(self, layer: Layer, seen: Callable[..., None]) -> None:
-        self.layer, self.seen = layer, seen
+    def __init__(self, layer: Layer, seen: Callable[..., None], capturable: bool) -> None:
+        self.layer, self.seen, self.capturable = layer, seen, capturable
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layer": None}
@@ -137,23 +140,47 @@ class Meter:
     """Measures what weights cost, in ``layer.state["cost"]``; a pruner's `uses`.
 
     Args:
-        model: the model.
-        layers: the pruned layers.
+        pruner: the pruner.
+
+    Attributes:
+        positions: uses per image of a weight of each layer, by its name, where counted.
+        rounds: how often masks are selected, where costs depend on the selection.
+        capturable: whether `see` only adds to tensors in place, which a CUDA graph repeats.
     """
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer]) -> None:
-        self.layers = layers
-        self.hooks = ForwardHooks(model, layers, self.see)
+    rounds = 1
+    capturable = False
+
+    def __init__(self, pruner: "Pruner") -> None:
+        assert pruner.model is not None
+        self.pruner, self.layers = pruner, pruner.layers
+        self.positions: dict[str, int] = {}
+        owners = owning_modules(pruner.model)
+        self.modules = {layer.name: owners[id(layer.weight)] for layer in pruner.layers}
+        self.hooks = ForwardHooks(self.modules, self.layers, self.see, self.capturable)
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         """Look at one forward pass of a layer."""
-        raise NotImplementedError
 
     def end_step(self) -> None:
         """Take up what was seen in a step, before the method acts on it."""
 
     def update_costs_(self, layers: Sequence[Layer]) -> None:
         """Write ``layer.state["cost"]``."""
+
+    def take_masks(self, layers: Sequence[Layer], masks: Sequence[Tensor]) -> None:
+        """Take up what was selected, where costs depend on it."""
+
+    def groups(self, layers: Sequence[Layer]) -> list[dict[int, Tensor]]:
+        """Return for each layer its weights by cost, where costs are whole numbers; else nothing.
+
+        The indices are those of kernel positions; none stand for the whole layer.
+        """
+        return []
+
+    def fraction(self, target: float, dense: Tensor) -> Any:
+        """Return the target as a fraction of the dense network's cost."""
+        raise NotImplementedError
 
     def remove(self) -> None:
         """Remove the forward hooks."""
@@ -171,11 +198,10 @@ class UseCounter(Meter):
         relative: whether the costs are scaled to a mean of 1 per weight.
     """
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer], relative: bool = True) -> None:
-        super().__init__(model, layers)
+    def __init__(self, pruner: "Pruner", relative: bool = True) -> None:
+        super().__init__(pruner)
         self.relative = relative
-        self.positions: dict[str, int] = {}
-        for layer in layers:
+        for layer in pruner.layers:
             layer.state["cost"] = layer.weight.new_ones(())
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:

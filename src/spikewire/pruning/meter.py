@@ -1,12 +1,31 @@
-"""Meters of the units of a target: what every weight of a network costs."""
+"""Meters of the units of a target: what every weight of a network costs now.
 
-from collections.abc import Sequence
+===========  ======================================================================  =============
+unit         a weight costs                                                          target
+===========  ======================================================================  =============
+synapses     the positions at which it is applied                                    fraction
+synops       the spikes per image that reach it, over all positions and time steps   per image
+bytes        two bytes for its value, and what its position takes in a packed file   size of file
+===========  ======================================================================  =============
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from spikewire.nn.synapses import NORMS
 from spikewire.pruning.costs import Meter, uses_per_weight
 from spikewire.pruning.layers import Layer
+
+if TYPE_CHECKING:
+    from spikewire.pruning.pruner import Pruner
+
+FRAMES = 256  # frames of a layer's input that are counted per step, evenly spaced
+KEPT = 0.5  # weight of earlier steps in the running mean, when masks are updated
+GAP = 255  # positions that one byte of a packed file can skip
+HEADER = (460, 480, 60)  # bytes of a packed file's header: alone, per layer, per bias
 
 
 class Synapses(Meter):
@@ -16,24 +35,21 @@ class Synapses(Meter):
     empty image when the meter is made; of any other the first forward pass is watched.
 
     Args:
-        model: the model.
-        layers: the pruned layers; the cost of their weights is ``layer.state["cost"]``, int64.
-
-    Attributes:
-        values: the different costs of each layer by its name, without 0.
+        pruner: the pruner; the cost of its weights is ``layer.state["cost"]``, int64.
     """
 
-    def __init__(self, model: nn.Module, layers: Sequence[Layer]) -> None:
-        super().__init__(model, layers)
-        self.values = {layer.name: frozenset({1}) for layer in layers}
+    def __init__(self, pruner: "Pruner") -> None:
+        super().__init__(pruner)
+        everywhere = torch.empty(0, dtype=torch.int64)
+        self._groups = {layer.name: {1: everywhere} for layer in pruner.layers}
         self._costs: dict[str, Tensor] = {}
-        for layer in layers:
+        for layer in pruner.layers:
             shape = (1, 1, *layer.weight.shape[2:])
             layer.state["cost"] = layer.weight.new_ones(shape, dtype=torch.int64)
-        if all(layer.weight.dim() == 2 for layer in layers):
+        if all(layer.weight.dim() == 2 for layer in pruner.layers):
             self.remove()
-        elif shape := getattr(model, "input_shape", None):
-            run_empty_image(model, shape, layers[0].weight)
+        elif shape := getattr(pruner.model, "input_shape", None):
+            run_empty_image(pruner.model, shape, pruner.layers[0].weight)
             self.end_step()
 
     @property
@@ -55,11 +71,191 @@ class Synapses(Meter):
         for layer in self.layers:
             if (cost := self._costs.get(layer.name)) is not None:
                 layer.state["cost"].copy_(cost)
-                self.values[layer.name] = frozenset(cost.flatten().tolist()) - {0}
+                device, kernel = layer.weight.device, cost.flatten()
+                self._groups[layer.name] = {
+                    int(value): (kernel == value).nonzero().flatten().to(device)
+                    for value in kernel.unique()
+                }
         self.remove()
 
+    def groups(self, layers: Sequence[Layer]) -> list[dict[int, Tensor]]:
+        """Return for each layer the positions of its kernel by their costs."""
+        return [self._groups[layer.name] for layer in layers]
 
-def run_empty_image(model: nn.Module, shape: Sequence[int], like: Tensor) -> None:
+    def fraction(self, target: float, dense: Tensor) -> Any:
+        """Return the target as a fraction of the dense network's cost."""
+        return target
+
+
+class SynOps(Meter):
+    """The synaptic operations of each weight per image: the spikes that reach it.
+
+    Spikes are counted in the forward passes of training, in evenly spaced frames, and averaged over
+    images with weights that halve at every update of the masks. A spike that dropout has scaled
+    counts as its value, so that the mean is that of the network without dropout. A layer whose
+    inputs have more than one value other than 0, such as an image, makes no synaptic operations but
+    multiply-accumulates: it costs nothing here. A network with an attribute `time_steps` that is
+    trained with fewer of them than it was attached with is counted as if it had all.
+
+    Args:
+        pruner: the pruner; the sums are in its `memory`, costs in ``layer.state["cost"]``.
+
+    Attributes:
+        sum_over_ranks: replaces a tensor by its sum over all ranks and returns it; set by whoever
+            trains with several.
+    """
+
+    capturable = True
+
+    def __init__(self, pruner: "Pruner") -> None:
+        super().__init__(pruner)
+        model: Any = pruner.model
+        self.sum_over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.model, self.time_steps = model, getattr(model, "time_steps", None)
+        for layer in pruner.layers:
+            shape = _input_shape(layer.weight, self.modules[layer.name])
+            layer.state["cost"] = layer.weight.new_zeros(shape, dtype=torch.float64)
+        # per layer the uses of its weights and whether they are analogue; last the images
+        self.sizes = [layer.state["cost"].numel() + 1 for layer in pruner.layers]
+        like = pruner.layers[0].weight
+        self.pending = like.new_zeros(sum(self.sizes) + 1, dtype=torch.float64)
+        names = [layer.name for layer in pruner.layers]
+        self.parts = dict(zip(names, self._split(self.pending), strict=True))
+        pruner.memory["activity"] = torch.zeros_like(self.pending)
+        self.batch = 0
+        self.hooks.handles.append(model.register_forward_pre_hook(_BatchHook(self)))
+
+    def _split(self, sums: Tensor) -> Sequence[Tensor]:
+        return sums[:-1].split(self.sizes)
+
+    def begin(self, images: Tensor) -> None:
+        """Note how many images the model is given."""
+        self.batch = len(images)
+        self.pending[-1] += self.batch
+
+    def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
+        """Add the spikes of a forward pass in training."""
+        if not module.training:
+            return
+        features = 1 if layer.weight.dim() == 2 else layer.weight.dim() - 1
+        frames = inputs.reshape(-1, *inputs.shape[inputs.dim() - features :])
+        some = frames[:: max(1, len(frames) // FRAMES)]
+        analogue = ((some != 0) & (some != some.amax())).any()
+        uses = uses_per_weight(module, some.sum(0, dtype=torch.float32).double())
+        scale = len(frames) / len(some)
+        if self.time_steps and len(frames) == self.batch * self.model.time_steps:
+            scale *= self.time_steps / self.model.time_steps
+        part = self.parts[layer.name]
+        part[:-1].add_(uses.flatten(), alpha=scale)
+        part[-1] += analogue
+
+    def end_step(self) -> None:
+        """Add what was seen, on all ranks, to the running sums."""
+        self.pruner.memory["activity"] += self.sum_over_ranks(self.pending)
+        self.pending.zero_()
+
+    def update_costs_(self, layers: Sequence[Layer]) -> None:
+        """Write the mean operations per image; earlier steps then weigh less."""
+        sums = self.pruner.memory["activity"]
+        images = sums[-1].clamp(min=1.0)
+        for layer, part in zip(self.layers, self._split(sums), strict=True):
+            cost = part[:-1] / images * (part[-1] == 0)
+            layer.state["cost"].copy_(cost.view_as(layer.state["cost"]))
+        sums *= KEPT
+
+    def fraction(self, target: float, dense: Tensor) -> Tensor:
+        """Return the target as a fraction of the dense network's operations."""
+        return (target / dense.clamp(min=1e-9)).clamp(max=1.0)
+
+
+class _BatchHook:
+    """The hook on the model that counts images. A copy of the model has one that does nothing."""
+
+    capturable = True
+
+    def __init__(self, meter: SynOps) -> None:
+        self.meter = meter
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"meter": None}
+
+    @torch.no_grad()
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if self.meter is not None and module.training and args:
+            self.meter.begin(args[0])
+
+
+class Bytes(Meter):
+    """The bytes of each weight in a packed file of 16-bit values, positions included.
+
+    A layer of n weights of which k exist takes ``2 k + min(k + skips, n / 8)`` bytes: a byte per
+    gap and one more for every 255 positions skipped, or a bit per position. One weight more or less
+    is 3 bytes or 2; all else, with the header and the biases, is taken from the target first.
+
+    Args:
+        pruner: the pruner; ``layer.state`` gains `cost` and, for all else of a layer, `fixed`.
+    """
+
+    rounds = 3  # of selection: what positions take depends on the selection itself
+
+    def __init__(self, pruner: "Pruner") -> None:
+        super().__init__(pruner)
+        self.remove()
+        assert pruner.model is not None
+        self.overhead = _overhead(pruner.model, len(pruner.layers))
+        for layer in pruner.layers:
+            shape = [1] * layer.weight.dim()
+            layer.state["cost"] = layer.weight.new_full(shape, 2.0, dtype=torch.float64)
+            layer.state["fixed"] = layer.weight.new_zeros((), dtype=torch.float64)
+
+    def take_masks(self, layers: Sequence[Layer], masks: Sequence[Tensor]) -> None:
+        """Write the cost of one weight more, and of all else, under these masks."""
+        for layer, mask in zip(layers, masks, strict=True):
+            values, positions = 2 * mask.sum(), position_bytes(mask)
+            cost = torch.where(positions < bit_bytes(mask), 3.0, 2.0)
+            layer.state["cost"].copy_(cost.view_as(layer.state["cost"]))
+            layer.state["fixed"].copy_(values + positions - cost * mask.sum())
+
+    def fraction(self, target: float, dense: Tensor) -> Tensor:
+        """Return what is left of the target for weights, as a fraction of all weights' cost."""
+        fixed = torch.stack([layer.state["fixed"] for layer in self.layers]).sum()
+        return ((target - self.overhead - fixed) / dense).clamp(0.0, 1.0)
+
+
+def bit_bytes(mask: Tensor) -> int:
+    """Return the size of a bit per position."""
+    return (mask.numel() + 7) // 8
+
+
+def position_bytes(mask: Tensor) -> Tensor:
+    """Return the size of a layer's positions in a packed file, as a 0-d tensor."""
+    present = mask.flatten()
+    place = torch.arange(present.numel(), dtype=torch.int32, device=mask.device)
+    last = torch.where(present, place, -1).cummax(0).values
+    before = torch.cat([last.new_full((1,), -1), last[:-1]])
+    skips = torch.where(present, (place - before - 1) // GAP, 0).sum()
+    return (present.sum() + skips).clamp(max=bit_bytes(mask))
+
+
+def _overhead(model: nn.Module, layers: int) -> float:
+    """Return the size of header and biases of a packed file, about."""
+    norms = [m for m in model.modules() if isinstance(m, NORMS)]
+    plain = [m for m in model.modules() if not isinstance(m, NORMS)]
+    biases = [m.bias for m in [*norms, *plain] if isinstance(getattr(m, "bias", None), Tensor)]
+    alone, per_layer, per_bias = HEADER
+    entries: Any = biases
+    return alone + per_layer * layers + sum(per_bias + 4 * bias.numel() for bias in entries)
+
+
+def _input_shape(weight: Tensor, module: nn.Module) -> tuple[int, ...]:
+    """Return the shape of what `uses_per_weight` returns for a layer."""
+    if getattr(module, "transposed", False):
+        return (weight.shape[0], 1, *weight.shape[2:])
+    grouped = getattr(module, "groups", 1) > 1
+    return tuple(weight.shape) if grouped else (1, *weight.shape[1:])
+
+
+def run_empty_image(model: Any, shape: Sequence[int], like: Tensor) -> None:
     """Run the model in evaluation mode on one image of zeros; nothing in it changes."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -68,3 +264,6 @@ def run_empty_image(model: nn.Module, shape: Sequence[int], like: Tensor) -> Non
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+METERS: dict[str, type[Meter]] = {"synapses": Synapses, "synops": SynOps, "bytes": Bytes}

@@ -116,11 +116,6 @@ class Method:
         """How often the learning-rate schedule runs from start to end within the run."""
         return 1
 
-    @property
-    def rank_dependent(self) -> str:
-        """The field whose value makes masks depend on one rank's own images; "" if none does."""
-        return ""
-
     def attach(
         self,
         model: nn.Module,

@@ -275,7 +275,7 @@ class Pruner:
 
     def count_uses(self, relative: bool = True) -> None:
         """Count how often each weight is used, for ``layer.state["cost"]``: see `UseCounter`."""
-        self.uses = UseCounter(self.attached_model, self.layers, relative)
+        self.uses = UseCounter(self, relative)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs, besides the model's and the optimizers' own state.

@@ -25,6 +25,10 @@ def kth_largest(values: Tensor, k: int | Tensor) -> Tensor:
     """Return the k-th largest of `values` (k from 1), as a 0-d tensor."""
     flat = values.detach().flatten()
     if isinstance(k, Tensor):
+        if same_layout(flat):
+            from spikewire.kernels import selection
+
+            return selection.level_within([flat], [1], k - 1)
         return bisect(flat, k)
     if same_layout(flat):
         from spikewire.kernels import selection  # imports Triton, which is optional

@@ -1,20 +1,25 @@
 """Masks of the highest scores that a budget pays for, where weights differ in what they cost.
 
-One threshold over all layers, found without a sort: every pass over the scores decides one bit of
+One threshold over all layers, found without a sort: every pass over the scores decides a part of
 it, and no result is read back, so a GPU is not waited for. Scores must not be NaN.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from spikewire.kernels import same_layout
 from spikewire.pruning.integrity import bit_view
 from spikewire.pruning.selection import highest_key, ordered, top_k_mask
+
+Groups = Mapping[int, Tensor]  # by cost: the indices of the weights of one output that have it
 
 
 def cost_of(mask: Tensor, cost: Tensor) -> Tensor:
     """Return the summed cost of a mask; `cost` broadcasts to its shape."""
+    if cost.numel() == 1:
+        return mask.sum() * cost.sum()
     shared = [d for d, size in enumerate(cost.shape) if size == 1]
     counts = mask.sum(shared, keepdim=True) if shared else mask
     return (counts * cost).sum()
@@ -30,13 +35,14 @@ def masks_within(
     costs: Sequence[Tensor],
     budget: Tensor,
     floors: Sequence[int | Tensor],
-    values: Sequence[frozenset[int]] = (),
+    groups: Sequence[Groups] = (),
 ) -> list[Tensor]:
     """Return the masks of the highest scores over all layers that the budget pays for.
 
-    Scores are taken from the highest on until one does not fit any more; of equal scores those that
-    still fit. What is left of the budget then buys the highest absent scores of each of the
-    `values`, from the most expensive to the cheapest, so that in the end no absent weight fits.
+    The masks have all scores above the highest level at which scores cost more than the budget.
+    What is left buys the highest absent scores: with `groups` of each cost in turn, from the most
+    expensive to the cheapest, so that in the end no absent weight fits; without, of those equal to
+    the level, layer by layer.
 
     Args:
         scores: one tensor per layer.
@@ -44,8 +50,8 @@ def masks_within(
             scores.
         budget: the cost of all masks together, at most; more only where the floors cost more.
         floors: least number of weights per layer, those of highest score.
-        values: the different costs of each layer, whole numbers above 0; without them what is left,
-            less than the cost of one weight, is not spent.
+        groups: for each layer its weights by their cost, where costs are whole numbers: the
+            positions in the last dimensions of the layer, flattened from the third on.
 
     Returns:
         One bool mask per layer.
@@ -55,24 +61,78 @@ def masks_within(
     least = [top_k_mask(score, floor) for score, floor in zip(wide, floors, strict=True)]
     for score, kept in zip(wide, least, strict=True):
         score.masked_fill_(kept, torch.inf)
-    room = torch.maximum(budget, _total(least, costs)).to(budget.dtype)
-    masks, room = _above_one_level(wide, costs, room)
-    different = sorted(frozenset().union(*values), reverse=True)
-    for value in different[1:]:  # nothing of the highest cost fits into what is left
-        here = [i for i, found in enumerate(values) if value in found]
-        own = [[each[i] for i in here] for each in (masks, wide, costs)]
-        room = _buy_(*own, room=room, value=value)
-    return masks
+    total = _total(least, costs)
+    room = torch.maximum(budget.to(total.dtype), total)
+    return _buy_by_cost(wide, groups, room) if groups else _buy_in_order(wide, costs, room)
 
 
 def _total(masks: Sequence[Tensor], costs: Sequence[Tensor]) -> Tensor:
     return torch.stack([cost_of(m, c) for m, c in zip(masks, costs, strict=True)]).sum()
 
 
-def _above_one_level(
-    scores: Sequence[Tensor], costs: Sequence[Tensor], room: Tensor
-) -> tuple[list[Tensor], Tensor]:
-    """Return the masks above the highest level that is too expensive, and what is left."""
+# ------------------------------------------------------------------------------ whole numbers
+
+
+def _buy_by_cost(scores: Sequence[Tensor], groups: Sequence[Groups], room: Tensor) -> list[Tensor]:
+    """Return the masks where weights are grouped by their costs."""
+    values = sorted({value for own in groups for value in own}, reverse=True)
+    members = {v: [i for i, own in enumerate(groups) if v in own] for v in values}
+    parts = {v: [_part(scores[i], groups[i][v]) for i in members[v]] for v in values}
+    flat = {v: torch.cat([part.flatten() for part in parts[v]]) for v in values}
+    level = level_within([flat[v] for v in values], values, room)
+    above = {v: (flat[v] > level).sum() for v in values}
+    room = room - torch.stack([v * above[v] for v in values]).sum()
+    masks = [torch.zeros(x.shape, dtype=torch.bool, device=x.device) for x in scores]
+    for v in values:
+        count = (above[v] + (room // v if v else 0)).clamp(max=flat[v].numel())
+        room = room - v * (count - above[v])
+        found = top_k_mask(flat[v], count).split([part.numel() for part in parts[v]])
+        for i, part, own in zip(members[v], parts[v], found, strict=True):
+            _write_(masks[i], groups[i][v], own.view_as(part))
+    return masks
+
+
+def _part(tensor: Tensor, where: Tensor) -> Tensor:
+    """Return the weights of one cost: all, or those at some positions of the kernel."""
+    return tensor.flatten(2)[..., where] if where.numel() else tensor
+
+
+def _write_(mask: Tensor, where: Tensor, values: Tensor) -> None:
+    if where.numel():
+        mask.view(*mask.shape[:2], -1)[..., where] = values
+    else:
+        mask.copy_(values)
+
+
+def level_within(scores: Sequence[Tensor], costs: Sequence[int], budget: Tensor) -> Tensor:
+    """Return the highest score such that it and all above cost more than the budget.
+
+    Args:
+        scores: flat tensors of the same type.
+        costs: the cost of each score of a tensor.
+        budget: a 0-d tensor.
+
+    Returns:
+        A 0-d tensor; NaN or below all scores where there is none.
+    """
+    if all(map(same_layout, scores)):
+        from spikewire.kernels import selection  # imports Triton, which is optional
+
+        return selection.level_within(scores, costs, budget)
+    keys = [ordered(bit_view(score)) for score in scores]
+
+    def over(step: Tensor) -> Tensor:
+        counts = [(key >= step).sum() * cost for key, cost in zip(keys, costs, strict=True)]
+        return torch.stack(counts).sum() > budget
+
+    return ordered(highest_key(keys[0], over)).view(scores[0].dtype)
+
+
+# ------------------------------------------------------------------------------ any numbers
+
+
+def _buy_in_order(scores: Sequence[Tensor], costs: Sequence[Tensor], room: Tensor) -> list[Tensor]:
+    """Return the masks above the highest level that is too expensive, and the first equal to it."""
     keys = [ordered(bit_view(score)) for score in scores]
     level = highest_key(keys[0], lambda step: _total([key >= step for key in keys], costs) > room)
     masks = [key > level for key in keys]
@@ -81,7 +141,7 @@ def _above_one_level(
         tied = _first_within(key == level, cost, room)
         room = room - cost_of(tied, cost)
         mask |= tied
-    return masks, room
+    return masks
 
 
 def _first_within(tied: Tensor, cost: Tensor, room: Tensor) -> Tensor:
@@ -91,22 +151,3 @@ def _first_within(tied: Tensor, cost: Tensor, room: Tensor) -> Tensor:
     else:
         fits = (tied * cost).flatten().cumsum(0) <= room
     return tied & fits.view_as(tied)
-
-
-def _buy_(
-    masks: Sequence[Tensor],
-    scores: Sequence[Tensor],
-    costs: Sequence[Tensor],
-    *,
-    room: Tensor,
-    value: int,
-) -> Tensor:
-    """Add the highest absent scores of one cost to the masks, as many as fit; return the rest."""
-    free = [~m & (c == value) for m, c in zip(masks, costs, strict=True)]
-    ranked = [s.where(f, -torch.inf).flatten() for s, f in zip(scores, free, strict=True)]
-    bought = top_k_mask(torch.cat(ranked), room // value).split([s.numel() for s in scores])
-    for mask, new, here in zip(masks, bought, free, strict=True):
-        new = new.view_as(mask) & here
-        mask |= new
-        room = room - value * new.sum()
-    return room

@@ -1,4 +1,4 @@
-"""Targets in the unit that is paid for: weights, synapses.
+"""Targets in the unit that is paid for: weights, synapses, synaptic operations or bytes.
 
 A unit gives every weight a cost; a method keeps the weights of highest ``strength / cost^price``
 that the target pays for, with one threshold over all layers.
@@ -6,52 +6,60 @@ that the target pays for, with one threshold over all layers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from spikewire.fields import setting
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import Synapses
+from spikewire.pruning.meter import METERS
 from spikewire.pruning.method import Method
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import select_masks, target_count, top_k_mask
 from spikewire.pruning.spending import cost_of, dense_cost, masks_within
 
-UNITS = ("connectivity", "synapses")
+UNITS = ("connectivity", "synapses", "synops", "bytes")
 LEAST_PRICE = 1e-3  # of the mean cost of a weight: what is free is not infinitely attractive
 
-Schedule = Callable[[Any], Any]
+Schedule = Callable[[Any], Any]  # of a fraction: a float, or a 0-d tensor where a GPU computed it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Priced(Method):
-    """A method whose target may be given in any unit: exactly one of `UNITS`.
+class Counted(Method):
+    """A method whose target is given in one unit that the masks alone decide.
 
     A subclass calls `start_meter` in `init` and `select` where it selects masks.
     """
 
-    exclusive = UNITS
+    exclusive = ("connectivity", "synapses", "bytes")
+    default: ClassVar[float | None] = None  # the connectivity where no target is given
 
     connectivity: float | None = setting(None, "target fraction of weights", within="(0, 1]")
     synapses: float | None = setting(
         None, "target fraction of synapses: of weights times their positions", within="(0, 1]"
     )
+    bytes: float | None = setting(
+        None, "target size of the packed file with 16-bit values", within="(0, inf)"
+    )
     price: float = setting(
         0.1, "exponent of the cost, where the unit is not weights", within="[0, 1]"
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not any(getattr(self, name) is not None for name in self.exclusive):
+            object.__setattr__(self, "connectivity", self.default)
+
     @property
     def unit(self) -> str:
         """The unit of the target; "" where the method has none."""
-        return next((name for name in UNITS if getattr(self, name) is not None), "")
+        return next((name for name in UNITS if getattr(self, name, None) is not None), "")
 
     def start_meter(self, pruner: Pruner) -> None:
         """Start to measure what weights cost, where the unit needs it."""
-        if self.unit == "synapses":
-            assert pruner.model is not None
-            pruner.uses = Synapses(pruner.model, pruner.layers)
+        if self.unit in METERS:
+            pruner.uses = METERS[self.unit](pruner)
 
     def select(
         self,
@@ -74,47 +82,94 @@ class Priced(Method):
             floor: see `select_masks`.
 
         Returns:
-            One bool mask per layer. The total is exact: to the weight, or to the cost of one weight
-            of the cheapest layer that still has absent ones.
+            One bool mask per layer. The total is exact: to the weight; in synapses to the cost of
+            one weight of the cheapest layer that still has absent ones; in bytes and operations to
+            one weight at the costs of now.
         """
         if self.unit == "connectivity":
             return select_masks(
                 layers, scores, lambda x: schedule(pruner.target_of(x)), scope, floor
             )
-        meter: Any = pruner.uses
-        costs = [layer.state["cost"] for layer in layers]
-        values = [meter.values[layer.name] for layer in layers]
-        total = torch.stack([dense_cost(*pair) for pair in zip(scores, costs, strict=True)]).sum()
-        fraction = schedule(getattr(self, self.unit))
-        masks: dict[int, Tensor] = {}
-        rivals = []
-        for i, (layer, score) in enumerate(zip(layers, scores, strict=True)):
-            if layer.connectivity is not None:
-                count = target_count(schedule(layer.connectivity), score.numel())
-                masks[i] = top_k_mask(score, count)
-            elif scope == "layer":
-                own = (dense_cost(score, costs[i]) * fraction).round().to(total.dtype)
-                (masks[i],) = masks_within([score], [costs[i]], own, [1], [values[i]])
-            else:
-                rivals.append(i)
-        if rivals:
-            spent = [cost_of(mask, costs[i]) for i, mask in masks.items()]
-            budget = (total * fraction).round().to(total.dtype) - sum(spent)
-            mean = total / sum(score.numel() for score in scores)
-            chosen = masks_within(
-                [self._priced(scores[i], costs[i], mean) for i in rivals],
-                [costs[i] for i in rivals],
-                budget,
-                [max(1, int(floor * fraction * scores[i].numel())) for i in rivals],
-                [values[i] for i in rivals],
-            )
-            masks.update(zip(rivals, chosen, strict=True))
-        return [masks[i] for i in range(len(scores))]
+        meter = pruner.uses
+        assert meter is not None
+        if self.unit == "synops" and pruner.step == 0:  # no image was seen yet
+            return select_masks(layers, scores, lambda x: schedule(0.0), scope, floor)
+        meter.update_costs_(layers)
+        competition = _Competition(layers, scores, schedule, scope, floor, self.price)
+        masks = []
+        for _ in range(meter.rounds):
+            masks = competition.masks(getattr(self, self.unit), meter)
+            meter.take_masks(layers, masks)
+        return masks
 
-    def _priced(self, score: Tensor, cost: Tensor, mean: Tensor) -> Tensor:
-        """Return ``score / cost^price``, cost being the layer's mean over that of the network.
+
+@dataclass(frozen=True, kw_only=True)
+class Priced(Counted):
+    """A method whose target may also be given in operations, since its masks follow the firing."""
+
+    exclusive = UNITS
+
+    synops: float | None = setting(
+        None, "target synaptic operations per image, in training", within="(0, inf)"
+    )
+
+
+@dataclass(frozen=True)
+class _Competition:
+    """Layers whose weights compete for a cost."""
+
+    layers: Sequence[Layer]
+    scores: Sequence[Tensor]
+    schedule: Schedule
+    scope: str
+    floor: float
+    price: float
+
+    def masks(self, target: float, meter: Any) -> list[Tensor]:
+        """Return one mask per layer whose summed cost is the target's part of now."""
+        layers, scores = self.layers, self.scores
+        costs = [layer.state["cost"] for layer in layers]
+        dense = [dense_cost(score, cost) for score, cost in zip(scores, costs, strict=True)]
+        total = torch.stack(dense).sum()
+        fraction = self.schedule(meter.fraction(target, total))
+        own = [i for i, layer in enumerate(layers) if layer.connectivity is not None]
+        found = {i: self._own_mask(i) for i in own}
+        rivals = [i for i in range(len(layers)) if i not in found]
+        spent = sum(cost_of(mask, costs[i]) for i, mask in found.items())
+        prices = [self._price(cost, total) for cost in costs]
+        groups = [[i] for i in rivals] if self.scope == "layer" else [rivals] if rivals else []
+        for group in groups:
+            size = dense[group[0]] if self.scope == "layer" else total
+            budget = size * fraction - (0 if self.scope == "layer" else spent)
+            chosen = masks_within(
+                [_divide(scores[i], prices[i]) for i in group],
+                [costs[i] for i in group],
+                budget.round() if costs[group[0]].dtype == torch.int64 else budget,
+                [self._least(fraction, scores[i].numel()) for i in group],
+                meter.groups([layers[i] for i in group]),
+            )
+            found.update(zip(group, chosen, strict=True))
+        return [found[i] for i in range(len(layers))]
+
+    def _own_mask(self, i: int) -> Tensor:
+        score, own = self.scores[i], self.layers[i].connectivity
+        return top_k_mask(score, target_count(self.schedule(own), score.numel()))
+
+    def _price(self, cost: Tensor, total: Tensor) -> Tensor:
+        """Return ``cost^price``, cost being the layer's mean over that of the network.
 
         Within a layer the order stays that of the scores.
         """
-        relative = (cost.double().mean() / mean).clamp(min=LEAST_PRICE)
-        return score / (relative**self.price).to(score.dtype)
+        mean = total / sum(score.numel() for score in self.scores)
+        return (cost.double().mean() / mean).nan_to_num(1.0).clamp(min=LEAST_PRICE) ** self.price
+
+    def _least(self, fraction: Any, size: int) -> Any:
+        """Return the least number of weights of a layer."""
+        least = self.floor * fraction * size
+        return least.long().clamp(min=1) if isinstance(least, Tensor) else max(1, int(least))
+
+
+def _divide(score: Tensor, price: Tensor) -> Tensor:
+    """Return the score at its price: a higher price lowers it, also where it is below 0."""
+    price = price.to(torch.promote_types(score.dtype, torch.float32))
+    return torch.where(score > 0, score / price, score * price)

@@ -40,6 +40,7 @@ def write(
     format: str = "html",
     title: str = "Runs",
     refresh: int = 0,
+    unit: str = "connectivity",
 ) -> list[Run]:
     """Write the report of all runs at or below the given paths.
 
@@ -49,6 +50,8 @@ def write(
         format: ``"html"`` or ``"md"``.
         title: The heading.
         refresh: Seconds after which an open HTML page reloads itself; 0 for never.
+        unit: What accuracy is drawn against: ``"connectivity"``, ``"synapses"``, ``"synops"`` or
+            ``"bytes"``.
 
     Returns:
         The runs in the report.
@@ -63,7 +66,8 @@ def write(
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     runs, path = find(paths), Path(out)
-    content = page.build(runs, title, refresh) if format == "html" else markdown.build(runs, title)
+    html = format == "html"
+    content = page.build(runs, title, refresh, unit) if html else markdown.build(runs, title)
     with io_errors(path), atomic_write(path) as file:
         file.write(content.encode(errors="replace"))  # file names may contain any bytes
     return runs

@@ -217,11 +217,12 @@ FIGURES: tuple[Callable[[Sequence[Run]], Plot | None], ...] = (
 )
 
 
-def plot_all(runs: Sequence[Run]) -> list[Plot]:
+def plot_all(runs: Sequence[Run], unit: str = "connectivity") -> list[Plot]:
     """Return every figure for which the runs have data.
 
     Args:
         runs: Runs, as returned by `find`.
+        unit: What accuracy is drawn against: see `plot_frontier`.
 
     Returns:
         The figures in the order of `FIGURES`.
@@ -229,4 +230,5 @@ def plot_all(runs: Sequence[Run]) -> list[Plot]:
     Example:
         >>> save_figures(plot_all(find(["runs"])), "figures")
     """
-    return [plot for figure in FIGURES if (plot := figure(runs)) is not None]
+    plots = [plot_frontier(runs, unit), *(figure(runs) for figure in FIGURES[1:])]
+    return [plot for plot in plots if plot is not None]

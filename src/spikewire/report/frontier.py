@@ -1,4 +1,4 @@
-"""The figure of accuracy against connectivity, with published results."""
+"""The figure of accuracy against connectivity or another unit, with published results."""
 
 from collections.abc import Sequence
 from math import isnan, nan
@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from spikewire.errors import check_word
 from spikewire.report.groups import final_metrics, group_by, palette_index, setting
 from spikewire.report.published import DENSE, PUBLISHED
 from spikewire.report.runs import Run, usable
@@ -21,14 +22,22 @@ from spikewire.report.style import (
 )
 
 Point = tuple[float, float, float]  # connectivity in %, accuracy in %, its deviation or nan
+AXES = {  # labels; those that end in % are fractions
+    "connectivity": "connectivity of weights, %",
+    "synapses": "synapses present, %",
+    "synops": "synaptic operations per image",
+    "bytes": "packed weights, bytes",
+}
 MAX_JOINED = 12  # points that a line may join; more are a cloud
 
 
-def plot_frontier(runs: Sequence[Run]) -> Plot | None:
+def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | None:
     """Plot accuracy against connectivity, the dense network and published points (figure 5).
 
     Args:
         runs: Any runs; those that cannot be drawn are left out.
+        unit: What is on the x-axis: ``"connectivity"``, ``"synapses"``, ``"synops"`` or
+            ``"bytes"``; published points are in connectivity only.
 
     Returns:
         One panel per data set, or None if no run can be drawn.
@@ -36,7 +45,8 @@ def plot_frontier(runs: Sequence[Run]) -> Plot | None:
     Example:
         >>> save_figures([plot_frontier(find(["runs"]))], "figures")
     """
-    good = usable(runs)
+    check_word("unit", unit, AXES)
+    good = [run for run in usable(runs) if _in_unit(run, unit) is not None]
     panels = group_by(good, setting("dataset"))
     if not good:
         return None
@@ -44,15 +54,23 @@ def plot_frontier(runs: Sequence[Run]) -> Plot | None:
     def draw(figure: Figure, theme: Theme) -> None:
         all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (dataset, members) in zip(all_axes, panels.items(), strict=True):
-            _draw_panel(axes, dataset, members, theme)
-        all_axes[-1].set_xlabel("connectivity, % of weights")
+            _draw_panel(axes, dataset, members, theme, unit)
+        all_axes[-1].set_xlabel(AXES[unit])
 
     size = (5.4, sum(4.6 if dataset in PUBLISHED else 3.6 for dataset in panels))
-    title, data = "Accuracy against connectivity", [final_metrics(run) for run in good]
-    return Plot("frontier", title, _caption(panels), draw, data, size)
+    data = [{**final_metrics(run), unit: _in_unit(run, unit)} for run in good]
+    key = "frontier" if unit == "connectivity" else f"frontier-{unit}"
+    return Plot(key, f"Accuracy against {unit}", _caption(panels, unit), draw, data, size)
 
 
-def _caption(panels: dict[str, list[Run]]) -> str:
+def _in_unit(run: Run, unit: str) -> float | None:
+    """Return what a run has of a unit after its last epoch; None where it was not measured."""
+    if unit == "connectivity":
+        return run.last["connectivity"]
+    return run.measured.get("bytes_packed" if unit == "bytes" else unit)
+
+
+def _caption(panels: dict[str, list[Run]], unit: str) -> str:
     """Return a caption that mentions only what these panels show."""
     runs = [run for members in panels.values() for run in members]
     repeated = len({run.recipe for run in runs}) < len(runs)
@@ -60,7 +78,7 @@ def _caption(panels: dict[str, list[Run]]) -> str:
     parts = [f"Each marker is the last epoch{over_seeds}; up and to the left is better."]
     if any(dataset in DENSE for dataset in panels) or "dense" in map(setting("method"), runs):
         parts.append("The dashed line is the dense network: a run on it has lost no accuracy.")
-    if PUBLISHED.keys() & panels.keys():
+    if unit == "connectivity" and PUBLISHED.keys() & panels.keys():
         parts.append("Hollow grey markers are published results.")
         if "gradr" in map(setting("method"), runs):
             parts.append("gradr is Grad R's rule in the recipe of this run, not the authors' run.")
@@ -72,9 +90,10 @@ def _caption(panels: dict[str, list[Run]]) -> str:
     return " ".join(parts)
 
 
-def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme) -> None:
-    _draw_published(axes, dataset, theme)
-    lines = _lines(runs)
+def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme, unit: str) -> None:
+    if unit == "connectivity":
+        _draw_published(axes, dataset, theme)
+    lines = _lines(runs, unit)
     for (method, *_), points in lines.items():
         _draw_line(axes, method, sorted(points))
     _draw_dense(axes, dataset, runs, theme)
@@ -111,7 +130,7 @@ def _draw_dense(axes: Axes, dataset: str, runs: list[Run], theme: Theme) -> None
         axes.axhline(level, color=theme.ink, lw=1, ls="--", label=label)
 
 
-def _lines(runs: Sequence[Run]) -> dict[tuple[str, ...], list[Point]]:
+def _lines(runs: Sequence[Run], unit: str) -> dict[tuple[str, ...], list[Point]]:
     """Return the points per line: one method, and one way of training apart from its fields."""
     repeats: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
@@ -120,13 +139,16 @@ def _lines(runs: Sequence[Run]) -> dict[tuple[str, ...], list[Point]]:
     for group in repeats.values():
         config = group[0].config
         if config and config.method != "dense":
-            lines.setdefault((config.method, *group[0].training_key), []).append(_point(group))
+            lines.setdefault((config.method, *group[0].training_key), []).append(
+                _point(group, unit)
+            )
     return lines
 
 
-def _point(repeats: list[Run]) -> Point:
+def _point(repeats: list[Run], unit: str) -> Point:
     """Return the mean of runs that differ by their seed only."""
     accuracies = [100 * run.last["accuracy"] for run in repeats]
     deviation = stdev(accuracies) if len(repeats) > 1 else nan  # one run has none
-    connectivity = fmean(100 * run.last["connectivity"] for run in repeats)
-    return connectivity, fmean(accuracies), deviation
+    scale = 100 if AXES[unit].endswith("%") else 1
+    used = fmean(scale * (_in_unit(run, unit) or 0.0) for run in repeats)
+    return used, fmean(accuracies), deviation

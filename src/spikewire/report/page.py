@@ -16,18 +16,21 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 NO_FIGURES = "<p>No run has finished an epoch yet.</p>"
 
 
-def build(runs: Sequence[Run], title: str = "Runs", refresh: int = 0) -> str:
+def build(
+    runs: Sequence[Run], title: str = "Runs", refresh: int = 0, unit: str = "connectivity"
+) -> str:
     """Return the page.
 
     Args:
         runs: Runs, as returned by `find`.
         title: The heading.
         refresh: Seconds after which an open page reloads itself; 0 for never.
+        unit: What accuracy is drawn against: see `plot_frontier`.
 
     Returns:
         The HTML text.
     """
-    plots = plot_all(runs)
+    plots = plot_all(runs, unit)
     reload = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"""<!doctype html>

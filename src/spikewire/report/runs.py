@@ -14,6 +14,7 @@ from spikewire.runs.names import CONFIG, ENV, METRICS, TRACES
 from spikewire.runs.rows import check_rows, problem_of
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces
+from spikewire.text import size
 
 SEARCH_DEPTH = 3  # levels of folders below a given path in which runs are searched
 MAX_EPOCHS = 1000  # epochs of one run that a curve shows at most
@@ -82,8 +83,7 @@ class Run:
         if self.config is None:
             return ""
         if self.config.target is not None:
-            unit = "" if self.config.unit == "connectivity" else f" of {self.config.unit}"
-            return f"{100 * self.config.target:g}%{unit}"
+            return _setting(self.config.unit, self.config.target)
         alpha = self.config.options.get("alpha")
         return "" if alpha is None else f"α = {alpha:g}"
 
@@ -113,6 +113,14 @@ class Run:
         if isinstance(words, list) and len(words) > 1:
             return shlex.join(["spikewire", *map(str, words[1:])])
         return shlex.join(["spikewire", "train", "--config", str(self.path / CONFIG)])
+
+
+def _setting(unit: str, target: float) -> str:
+    if unit == "bytes":
+        return size(round(target))
+    if unit == "synops":
+        return f"{target:g} SynOps"
+    return f"{100 * target:g}%" + (" of synapses" if unit == "synapses" else "")
 
 
 # ---------------------------------------------------------------------- reading

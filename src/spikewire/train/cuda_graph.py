@@ -19,11 +19,17 @@ Learn = Callable[[Tensor, Tensor], Tensor]
 def why_not(model: nn.Module, method: str, ranks: Ranks) -> str:
     """Return why a graph cannot be used, "" if it can.
 
-    A replay calls no hooks, and the exchange of gradients between ranks is not captured.
+    A replay calls no hooks, but repeats what those did that only add tensors in place, and are
+    marked `capturable`. The exchange of gradients between ranks is not captured.
     """
     if not isinstance(model, Spiking):
         return "the network is not one of spikewire"
-    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+    hooks = [
+        hook
+        for module in model.modules()
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    ]
+    if not all(getattr(hook, "capturable", False) for hook in hooks):
         return f"{method} has hooks on the forward pass"
     return "" if ranks.alone else "there are several ranks"
 

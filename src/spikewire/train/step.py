@@ -24,6 +24,7 @@ from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Spiking
 from spikewire.nn.losses import LOSSES, logits
 from spikewire.pruning import Pruner
+from spikewire.pruning.meter import SynOps
 from spikewire.schedules import RATES
 from spikewire.train import distillation
 from spikewire.train.averaging import WeightAverage
@@ -80,7 +81,8 @@ class Training:
             self.ranks, self.model, self.ranks.fraction(self.config.batch_size)
         )
         self.pruner = self._attach()
-        self._refuse_rank_dependent()
+        if isinstance(self.pruner.uses, SynOps):
+            self.pruner.uses.sum_over_ranks = self.ranks.sum_
         self.compute = self._captured() if self.config.graph else self.learn
         decay = self.config.average
         self.average = WeightAverage(self.model, decay) if decay else None
@@ -89,11 +91,6 @@ class Training:
         return self.config.build_method().attach(
             self.model, self.optimizer, total_steps=self.total_steps, seed=self.config.seed
         )
-
-    def _refuse_rank_dependent(self) -> None:
-        name = self.pruner.method.rank_dependent
-        value = getattr(self.pruner.method, name, None)
-        check(self.ranks.alone or not name, name, value, "independent of images, for several ranks")
 
     def _captured(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return `learn` as a CUDA graph, or as it is where a graph is not possible."""
