@@ -572,7 +572,8 @@ def test_weight_decay_of_any_kind_leaves_absent_latents_where_they_are(kind):
 
 def test_grad_r_is_silent_without_weight_decay(recwarn):
     model = net()
-    GradR().attach(model, AdamW(model.parameters(), weight_decay=0.0), total_steps=1)
+    optimizer = AdamW(model.parameters(), weight_decay=0.0)
+    GradR(connectivity=0.5).attach(model, optimizer, total_steps=1)
     assert not recwarn.list
 
 
