@@ -91,9 +91,9 @@ class JellyVgg(nn.Sequential):
         jelly.set_step_mode(self, "m")
 
 
-def import_sew_resnet():
+def import_resnet(kind: str):
     """Return SpikingJelly's module; of torchvision it needs only the download of weights."""
-    name = "spikingjelly.activation_based.model.sew_resnet"
+    name = f"spikingjelly.activation_based.model.{kind}_resnet"
     if name not in sys.modules:
         stub = types.ModuleType("torchvision.models.utils")
         stub.load_state_dict_from_url = None
@@ -112,7 +112,7 @@ def import_sew_resnet():
 
 def sew_block() -> nn.Module:
     """A residual block of SEW-ResNet with a strided shortcut, and what comes before and after."""
-    sew, node = import_sew_resnet(), neuron.LIFNode
+    sew, node = import_resnet("sew"), neuron.LIFNode
     down = nn.Sequential(sew.conv1x1(8, 16, 2), layer.BatchNorm2d(16))
     options = {"cnf": "ADD", "spiking_neuron": node, "tau": 2.0}
     net = nn.Sequential(
@@ -133,7 +133,26 @@ def sew_block() -> nn.Module:
 def sew_resnet18() -> nn.Module:
     """The whole SEW-ResNet-18 of SpikingJelly."""
     options = {"cnf": "ADD", "spiking_neuron": neuron.IFNode, "num_classes": 10}
-    net = import_sew_resnet().sew_resnet18(pretrained=False, detach_reset=True, **options)
+    net = import_resnet("sew").sew_resnet18(pretrained=False, detach_reset=True, **options)
+    jelly.set_step_mode(net, "m")
+    return net
+
+
+def spiking_block() -> nn.Module:
+    """Residual blocks of Spiking-ResNet, which adds currents: with and without a convolution."""
+    resnet, node = import_resnet("spiking"), neuron.LIFNode
+    down = nn.Sequential(resnet.conv1x1(8, 16, 2), layer.BatchNorm2d(16))
+    options = {"spiking_neuron": node, "tau": 2.0}
+    net = nn.Sequential(
+        layer.Conv2d(3, 8, 3, padding=1, bias=False),
+        layer.BatchNorm2d(8),
+        node(),
+        resnet.BasicBlock(8, 16, 2, down, **options),
+        resnet.BasicBlock(16, 16, **options),
+        layer.AdaptiveAvgPool2d((1, 1)),
+        layer.Flatten(),
+        layer.Linear(16, 10),
+    )
     jelly.set_step_mode(net, "m")
     return net
 

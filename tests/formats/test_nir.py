@@ -207,7 +207,7 @@ def test_a_pool_before_its_neurons_pools_currents():
 def test_graphs_that_are_not_supported_are_refused():
     graph = small_graph()
     graph.edges.append(("fc1", "fc2"))
-    refused(lambda: from_nir(graph), "fc2", "of currents")
+    refused(lambda: from_nir(graph), "fc2", "an addition")
     graph = small_graph()
     graph.edges.append(("fc2_neuron", "fc1"))
     refused(lambda: from_nir(graph), "without loops")

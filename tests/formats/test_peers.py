@@ -113,6 +113,16 @@ def test_spikingjelly_sew_resnet_block():
     torch.testing.assert_close(Runtime(network).run_frames(frames), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_spikingjelly_spiking_resnet_block_adds_currents():
+    model = peers.settle_(peers.spiking_block())
+    frames = torch.randn(4, 2, 3, 16, 16)
+    network = assert_same_spikes(model, frames, frames=True)
+    stages = {stage.name: stage for stage in network.stages}
+    for name, other in (("3.conv2", "3.downsample.0"), ("4.conv2", "4.shortcut")):
+        assert [network.stages[number].name for number in stages[name].adds] == [other]
+    assert len(stages["4.shortcut"].index) == 16  # one synapse per channel
+
+
 @pytest.mark.slow
 def test_spikingjelly_whole_sew_resnet_18(tmp_path):
     model = peers.settle_(peers.sew_resnet18())
@@ -229,6 +239,17 @@ def test_neurons_that_cannot_be_expressed_are_refused_by_name(reason):
     module = REFUSED[reason]()
     message = refused(lambda: read_neuron("hidden.lif", module), "hidden.lif")
     assert reason in message or type(module).__name__ in message
+
+
+@pytest.mark.parametrize("format", ["packed", "nir"])
+def test_added_currents_survive_their_file(format, tmp_path):
+    model, frames = peers.settle_(peers.spiking_block()), torch.randn(3, 2, 3, 16, 16)
+    spikewire.export(model, frames, tmp_path / "x", format=format)
+    read = packed.read if format == "packed" else nir.from_nir
+    wanted = spikewire.compile(model, frames, exact=True).record_spikes(frames, frames=True)
+    found = Runtime(read(tmp_path / "x"), exact=True).record_spikes(frames, frames=True)
+    pairs = zip(wanted.values(), found.values(), strict=True)  # NIR names the sum after either
+    assert all(torch.equal(*pair) for pair in pairs)
 
 
 class Recurrent(nn.Module):

@@ -44,10 +44,13 @@ def random_network(rng: random.Random) -> Network:
             geometry = stage.infer_geometry(shapes[inputs[0]])
         except SpikewireError:
             break
+        if stages and rng.random() < 0.3:  # the currents of another stage are added
+            stages.append(replace(stage, name=f"{stage.name}b", neuron=None, pool=None))
+            stage = replace(stage, adds=(len(stages) - 1,) * rng.randint(1, 2))
         stages.append(stage)
-        shapes[Source(number)] = geometry.neurons
+        shapes[Source(len(stages) - 1)] = geometry.neurons
         if stage.pool:
-            shapes[Source(number, True)] = geometry.outputs
+            shapes[Source(len(stages) - 1, True)] = geometry.outputs
     inputs = random_inputs(rng, drop_image(shapes) if stages else shapes)
     units, classes = int(np.prod(shapes[inputs[0]])), rng.randint(1, 40)
     last = random_stage(rng, generator, "fc", (classes, units), inputs=inputs)

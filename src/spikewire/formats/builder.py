@@ -50,9 +50,13 @@ class Builder:
         if isinstance(value, Spikes):
             value = pass_through(name, expect_spikes(name, value), shape)
         if name not in self.numbers:
-            layer = value.path[0]
-            if layer in (current.path[0] for current, _ in self.fired):
-                raise SpikewireError(f"{layer}: weights that are used twice are not supported")
+            used = {
+                part.path[0] for current, _ in self.fired for part in (current, *current.others)
+            }
+            for part in (value, *value.others):
+                if part.path[0] in used:
+                    twice = "weights that are used twice are not supported"
+                    raise SpikewireError(f"{part.path[0]}: {twice}")
             self.numbers[name] = len(self.fired)
             self.fired.append((value, neuron))
             self.shapes.append(shape)
@@ -89,26 +93,36 @@ class Builder:
     def finish(self, value: Spikes | Current) -> tuple[list[Stage], dict[int, int]]:
         """Return the stages that an output needs, and their new numbers by the old ones."""
         used = sorted(self._find_used(value))
-        numbers = {old: new for new, old in enumerate(used)}
-        stages = [self.fired[old][0].to_stage(self.fired[old][1]) for old in used]
+        numbers: dict[int, int] = {}
+        stages: list[Stage] = []
+        for old in used:
+            self._append_stages(stages, *self.fired[old])
+            numbers[old] = len(stages) - 1
         last = self._read_out(value, used)
         if last is not None:
-            stages.append(last.to_stage(None))
+            self._append_stages(stages, last, None)
         stages = [replace(stage, inputs=_renumber(stage.inputs, numbers)) for stage in stages]
         pooled = {source.stage for stage in stages for source in stage.inputs if source.pooled}
-        for new, old in enumerate(used):
+        for old, new in numbers.items():
             if new in pooled:
                 stages[new] = replace(stages[new], pool=self.pools[old])
         return stages, numbers
 
+    def _append_stages(self, stages: list[Stage], current: Current, neuron: Neuron | None) -> None:
+        """Append a stage, after those whose currents it adds."""
+        adds = tuple(range(len(stages), len(stages) + len(current.others)))
+        stages += [other.to_stage(None) for other in current.others]
+        stages.append(current.to_stage(neuron, adds))
+
     def _find_used(self, value: Spikes | Current) -> set[int]:
         found: set[int] = set()
-        ahead = [source.stage for source in value.sources]
+        start = value.all_sources if isinstance(value, Current) else value.sources
+        ahead = [source.stage for source in start]
         while ahead:
             number = ahead.pop()
             if number != IMAGE and number not in found:
                 found.add(number)
-                ahead += [source.stage for source in self.fired[number][0].sources]
+                ahead += [source.stage for source in self.fired[number][0].all_sources]
         return found
 
     def _read_out(self, value: Spikes | Current, used: list[int]) -> Current | None:

@@ -134,6 +134,7 @@ def _describe_layer(network: Network, number: int, file: str, count: int) -> dic
             {"name": network.name_of(source), "pooled": source.pooled}
             for source in network.sources[number]
         ],
+        "adds_currents_of": [network.stages[added].name for added in stage.adds],
         "inputs": geometry.inputs,
         "neurons": geometry.neurons,
         "bias": stage.bias.tolist(),

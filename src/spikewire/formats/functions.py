@@ -59,7 +59,7 @@ def add_values(name: str, pairs: list[tuple[Any, Value | None]]) -> Value:
             return Unknown(
                 f"an addition in {name} of shapes {(*left.shape,)} and {(*right.shape,)}"
             )
-        return add(name, first, second)
+        return add(name, first, second, tuple(left.shape[-3 if left.ndim > 3 else -1 :]))
     constant, value = (left, second) if first is None else (right, first)
     assert value is not None
     zero = not (bool(constant.any()) if isinstance(constant, Tensor) else constant)

@@ -52,7 +52,7 @@ class Network:
 
     Args:
         stages: The stages in order. The first one reads the image, the others the spikes of earlier
-            stages; all but the last one have neurons.
+            stages. All but the last one have neurons, or are added to a stage that has.
         input_shape: Shape of one image: (features,) or (channels, height, width), or any shape of
             at most four dimensions that the first stage reads as a vector.
         time_steps: Time steps per image.
@@ -115,7 +115,9 @@ class Network:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every stage reads the stage before it, after its pooling."""
+        """Whether every stage reads the stage before it, after its pooling, and adds none."""
+        if any(stage.adds for stage in self.stages):
+            return False
         chain = [_previous(self.stages, number) for number in range(len(self.stages))]
         return list(self.sources) == chain
 
@@ -152,6 +154,8 @@ def _resolve_sources(stages: Sequence[Stage]) -> tuple[Sources, ...]:
             check(fits, field, source, "a Source")
             fits = source.stage == IMAGE if number == 0 else 0 <= source.stage < number
             check(fits, field, source.stage, "the image for the first stage, or an earlier stage")
+            fits = number == 0 or stages[source.stage].neuron is not None
+            check(fits, field, source.stage, "a stage with neurons")
             fits = not source.pooled or (number > 0 and stages[source.stage].pool is not None)
             check(fits, field, source.stage, "a stage with pooling")
         found.append(tuple(sources))
@@ -163,6 +167,7 @@ def _infer_geometry(
 ) -> tuple[Geometry, ...]:
     """Return the shapes of all stages; refuse those that do not fit together."""
     found: list[Geometry] = []
+    added = {number for stage in stages for number in stage.adds}
 
     def shape_of(source: Source) -> Shape:
         if source.stage == IMAGE:
@@ -174,10 +179,22 @@ def _infer_geometry(
         shapes = sorted({shape_of(source) for source in own})
         check(len(shapes) == 1, f"{stage.name}: inputs", shapes, "of one shape")
         found.append(stage.infer_geometry(shapes[0]))
-        last = stage is stages[-1]
+        _check_added(stages, stage, found)
+        last = stage is stages[-1] or len(found) - 1 in added
         check(last or stage.neuron is not None, stage.name, "no neurons", "followed by neurons")
         check(not (last and stage.pool), stage.name, stage.pool, "without pooling at the end")
     return tuple(found)
+
+
+def _check_added(stages: Sequence[Stage], stage: Stage, found: list[Geometry]) -> None:
+    """Refuse additions to a stage, the last of `found`, that do not fit."""
+    field = f"{stage.name}: adds"
+    check(len(stage.adds) <= MAX_SOURCES, field, len(stage.adds), f"at most {MAX_SOURCES}")
+    for number in stage.adds:
+        fits = is_whole(number) and 0 <= number < len(found) - 1
+        check(fits and stages[number].neuron is None, field, number, "an earlier stage of currents")
+        shape = found[number].neurons
+        check(shape == found[-1].neurons, field, shape, f"of the shape {found[-1].neurons}")
 
 
 def _previous(stages: Sequence[Stage], number: int) -> Sources:

@@ -109,8 +109,11 @@ def _make_stage(nir: Any, network: Network, number: int, pooling: str, dt: float
     if stage.current_pool:
         pool = _make_pool(nir, stage.name, stage.current_pool, shapes.currents, pooling)
         yield f"{stage.name}_current_pool", pool, ("",)
+    sources = ("", *(_name_currents(network.stages[added]) for added in stage.adds))
     if stage.neuron:
-        yield f"{stage.name}_neuron", _make_neuron(nir, stage, shapes.neurons, dt), ("",)
+        yield f"{stage.name}_neuron", _make_neuron(nir, stage, shapes.neurons, dt), sources
+    else:
+        check(not stage.adds, f"{stage.name}: adds", "at the output", "before neurons for NIR")
     if stage.pool:
         pool = _make_pool(nir, stage.name, stage.pool, shapes.neurons, pooling)
         yield f"{stage.name}_pool", pool, ("",)
@@ -121,6 +124,11 @@ def _name_source(network: Network, source: Source) -> str:
     if source.stage == IMAGE:
         return "input"
     return f"{network.stages[source.stage].name}_{'pool' if source.pooled else 'neuron'}"
+
+
+def _name_currents(stage: Stage) -> str:
+    """Return the name of the node whose output are the currents of a stage."""
+    return f"{stage.name}_current_pool" if stage.current_pool else stage.name
 
 
 def _find_scale(network: Network, number: int) -> tuple[float, float]:

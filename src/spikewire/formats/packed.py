@@ -171,6 +171,7 @@ def _describe_layer(stage: Stage) -> dict[str, Any]:
         "dilation": stage.dilation,
         "groups": stage.groups,
         "inputs": [[source.stage, source.pooled] for source in stage.inputs],
+        "adds": stage.adds,
         "current_pool": stage.current_pool and stage.current_pool._asdict(),
         "neuron": stage.neuron and stage.neuron._asdict(),
         "pool": stage.pool and stage.pool._asdict(),
@@ -251,6 +252,7 @@ def _unpack_stage(layer: Mapping[str, Any], number: int, arrays: Arrays) -> Stag
         dilation=_read_numbers(layer, "dilation", int),
         groups=_read_field(layer, "groups", int),
         inputs=_read_sources(layer),
+        adds=_read_numbers({"adds": [], **layer}, "adds", int),  # optional
         current_pool=_read_pool(layer["current_pool"]),
         neuron=_read_neuron(layer["neuron"]),
         pool=_read_pool(layer["pool"]),

@@ -107,7 +107,10 @@ class Stage:
         inputs: What the synapses read; several sources of the same shape are added. Empty for the
             previous stage after its pooling, or the image for the first stage.
         current_pool: Pooling of the currents before the neurons; None for no pooling.
-        neuron: Constants of the neurons; None for a readout of currents.
+        adds: Numbers of earlier stages without neurons; their currents are added to those of this
+            stage, after its pooling.
+        neuron: Constants of the neurons; None for a readout of currents, or where another stage
+            adds the currents.
         pool: Pooling after the neurons; None for no pooling.
     """
 
@@ -122,6 +125,7 @@ class Stage:
     groups: int = 1
     inputs: tuple[Source, ...] = ()
     current_pool: Pool | None = None
+    adds: tuple[int, ...] = ()
     neuron: Neuron | None = None
     pool: Pool | None = None
 

@@ -58,6 +58,7 @@ class Current:
         vote: Number of outputs that were averaged per class.
         step: Time step, counted in calls of the neurons.
         reduced: Whether it is a sum or mean over time.
+        others: Currents of other synapses that are added.
     """
 
     path: tuple[str, ...]
@@ -69,11 +70,17 @@ class Current:
     vote: int = 1
     step: int = 0
     reduced: bool = False
+    others: "tuple[Current, ...]" = ()
 
     @property
     def key(self) -> Any:
         """What identifies the value at any time step."""
-        return self.path, self.sources, self.vote
+        return self.path, self.sources, self.vote, *(other.key for other in self.others)
+
+    @property
+    def all_sources(self) -> tuple[Source, ...]:
+        """What all of the synapses read."""
+        return sum((other.sources for other in self.others), self.sources)
 
     @property
     def scale(self) -> float:
@@ -95,10 +102,11 @@ class Current:
         cells = self.pool.size**2 if self.pool and self.pool.kind == "sum" else 1
         weight = self.weight * gain.view(-1, *[1] * (self.weight.ndim - 1))
         bias = self.bias * gain + torch.as_tensor(shift) / cells
-        return replace(self, path=(*self.path, name), weight=weight, bias=bias)
+        others = tuple(other.scale_by(gain, 0.0, name) for other in self.others)
+        return replace(self, path=(*self.path, name), weight=weight, bias=bias, others=others)
 
-    def to_stage(self, neuron: Neuron | None) -> Stage:
-        """Return the finished stage, in float32."""
+    def to_stage(self, neuron: Neuron | None, adds: tuple[int, ...] = ()) -> Stage:
+        """Return the finished stage, in float32; `adds` are the stages of `others`."""
         flat = self.weight.float().flatten().numpy()
         index = np.flatnonzero(flat)
         return Stage(
@@ -109,6 +117,7 @@ class Current:
             bias=self.bias.float().numpy(),
             inputs=self.sources,
             current_pool=self.pool,
+            adds=adds,
             neuron=neuron,
             **self.geometry,
         )
@@ -188,22 +197,29 @@ def normalise(name: str, norm: Any, value: Value, shape: Shape) -> Current:
 
 def pool_currents(name: str, value: Current, pool: Pool, average: bool) -> Current:
     """Return pooled currents; an average is a sum of currents divided by the window's size."""
-    if value.pool is not None:
-        raise SpikewireError(f"{name}: pooling after pooling is not supported")
+    if value.pool is not None or value.others:
+        raise SpikewireError(f"{name}: pooling of pooled or added currents is not supported")
     if average:
         value = value.scale_by(1 / pool.size**2, 0.0, name)
     return replace(value, path=(*value.path, name), pool=pool)
 
 
-def add(name: str, left: Value, right: Value) -> Value:
-    """Return the sum of two values of the same time step, or a sum over time."""
+def add(name: str, left: Value, right: Value, shape: Shape | None = None) -> Value:
+    """Return the sum of two values of the same time step, or a sum over time.
+
+    Args:
+        name: Name of the module that adds.
+        left: A value.
+        right: A value.
+        shape: Shape of a sample, where spikes are added to currents.
+    """
     if isinstance(left, Unknown) or isinstance(right, Unknown):
         return left if isinstance(left, Unknown) else right
     if left.key == right.key and (left.step != right.step or left.reduced or right.reduced):
         return replace(right, reduced=True)
     where = f"an addition in {name}" if name else "an addition"
     if isinstance(left, Current) or isinstance(right, Current):
-        return Unknown(f"{where} of currents (only spikes can be added)")
+        return _add_currents(name, left, right, shape) or Unknown(f"{where} of these currents")
     if left.membrane or right.membrane:
         return Unknown(f"{where} of membrane potentials")
     if left.scale != right.scale or left.vote > 1 or right.vote > 1 or left.reduced:
@@ -211,6 +227,24 @@ def add(name: str, left: Value, right: Value) -> Value:
     if Source(IMAGE) in (*left.sources, *right.sources):
         return Unknown(f"{where} to the image")
     return replace(left, sources=left.sources + right.sources)
+
+
+def _add_currents(
+    name: str, left: Spikes | Current, right: Spikes | Current, shape: Shape | None
+) -> Current | None:
+    """Return the sum of currents; spikes pass one synapse from each neuron to itself."""
+    if left.vote > 1 or right.vote > 1 or left.reduced or right.reduced:
+        return None
+    both = []
+    for value in (left, right):
+        if isinstance(value, Spikes):
+            if shape is None or value.membrane or Source(IMAGE) in value.sources:
+                return None
+            value = pass_through(f"{name}.shortcut", value, shape)
+        both.append(value)
+    first, second = both
+    others = (*first.others, replace(second, others=()), *second.others)
+    return replace(first, others=others)
 
 
 def read_geometry(name: str, layer: nn.Conv2d) -> dict[str, Any]:

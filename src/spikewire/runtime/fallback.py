@@ -175,16 +175,20 @@ class TorchEngine:
             Outputs ``[steps, batch, outputs]``.
         """
         x = torch.from_numpy(current).expand(steps, *current.shape)
-        spikes: list[Tensor] = []
+        spikes: list[Tensor] = []  # of all stages; currents of those without neurons
         for number, stage in enumerate(self.network.stages):
             if number:
                 x = self.run_layer(number, self.gather(number, spikes)).unflatten(0, (steps, -1))
+            for added in stage.adds:
+                x = x + spikes[added]
             if stage.neuron is not None:
                 now, x = fire_(stage, x, state[number])
                 spikes.append(now)
                 if on_spikes:
                     on_spikes(number, now.numpy().astype(bool))
                 x = x if self.network.membrane else now
+            else:
+                spikes.append(x)
         return x.flatten(2).numpy()
 
 

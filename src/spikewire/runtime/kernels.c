@@ -711,6 +711,13 @@ void spikewire_copy(void *to, const void *from, int64_t outer, int64_t rows, int
                    (const char *)from + i * from_outer + j * from_row, (size_t)bytes);
 }
 
+/* Add currents to others. */
+void spikewire_add(float *to, const float *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] += from[i];
+}
+
 /* Read spikes [batch][step][row][words], or currents [batch][step][row][words][LANES] if spikes is
  * NULL, as floats [step][batch][row][width]. */
 void spikewire_read(const uint16_t *spikes, const float *currents, float *out, int64_t batch,
@@ -776,8 +783,11 @@ void spikewire_run(const call_t *calls, int64_t count)
         case 9:
             spikewire_read(p[0], p[1], p[2], a[3], a[4], a[5], a[6], a[7]);
             break;
-        default:
+        case 10:
             spikewire_integrate(p[0], p[1], (int32_t)a[2], p[3], p[4]);
+            break;
+        default:
+            spikewire_add(p[0], p[1], a[2]);
         }
     }
 }

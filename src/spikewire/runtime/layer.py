@@ -1,6 +1,7 @@
 """What all stages share on the C kernels: records, pooling, neurons and outputs."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from spikewire.runtime.library import (
 )
 
 MAX_PLANES = 2**12
+Added = Sequence[Floats]  # currents of other stages
 
 
 def count_planes(pool: Pool | None) -> int:
@@ -57,8 +59,8 @@ class Layer:
     @property
     def is_fused(self) -> bool:
         """Whether the kernel of the synapses updates the neurons too."""
-        plain = self.stage.neuron is not None and self.stage.current_pool is None
-        return plain and not self.membrane
+        plain = self.stage.current_pool is None and not self.stage.adds and not self.membrane
+        return plain and self.stage.neuron is not None
 
     def make_state(self, batch: int) -> Floats:
         """Return the membrane potentials before the first time step."""
@@ -87,11 +89,14 @@ class Layer:
         currents = np.empty((batch, steps, self.currents.words * LANES), np.float32)
         return currents, None, currents
 
-    def finish_(self, call: Call, out: Any, state: Floats) -> Words | Floats:
-        """Return the outputs of a stage, from what its synapses returned."""
+    def finish_(self, call: Call, out: Any, state: Floats, added: Added = ()) -> Words | Floats:
+        """Return the outputs of a stage, from what its synapses returned, and from other stages."""
         if self.is_fused:
             return out
         out = self.pool_currents(call, out)
+        for currents in added:
+            check_array(f"{self.stage.name}: currents", currents, np.float32, out.shape)
+            call("spikewire_add", out, currents, out.size)
         return out if self.stage.neuron is None else self.fire_(call, out, out.shape[1], state)
 
     def read_spikes(self, x: Any) -> NDArray[np.bool_]:
@@ -123,14 +128,18 @@ class Layer:
         call("spikewire_fire", record, current, current.ndim == 2, state, spikes)
         return spikes
 
-    def feed_spikes_densely_(self, call: Call, spikes: Words, state: Floats) -> Words | Floats:
+    def feed_spikes_densely_(
+        self, call: Call, spikes: Words, state: Floats, added: Added = ()
+    ) -> Words | Floats:
         """Return the result of `feed_spikes_`, up to rounding, computed by dense torch."""
         self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
         maps = self.inputs.unpack(spikes).reshape(-1, self.planes, *self.geometry.inputs)
         currents = self.currents.pad_rows(self.dense(torch.from_numpy(maps)))
-        out = self.pool_currents(call, currents.reshape(batch, steps, -1))
-        return out if self.stage.neuron is None else self.fire_(call, out, steps, state)
+        currents = currents.reshape(batch, steps, -1)
+        if not self.is_fused:
+            return self.finish_(call, currents, state, added)
+        return self.fire_(call, currents, steps, state)
 
     def pool_currents(self, call: Call, currents: Floats) -> Floats:
         """Return ``[..., neurons]`` of currents after the pooling before the neurons."""

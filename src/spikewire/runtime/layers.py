@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spikewire.errors import check
 from spikewire.formats.arrays import check_array
 from spikewire.formats.network import Geometry, Stage
-from spikewire.runtime.layer import Layer
+from spikewire.runtime.layer import Added, Layer
 from spikewire.runtime.layout import Floats, Words
 from spikewire.runtime.library import (
     GROUP,
@@ -95,7 +95,9 @@ class Conv(Layer):
         call("spikewire_copy", inner, images, *sizes, *steps, inputs.height * sizes[2], sizes[2])
         return padded
 
-    def feed_spikes_(self, call: Call, spikes: Words, state: Floats, each: Each) -> Words | Floats:
+    def feed_spikes_(
+        self, call: Call, spikes: Words, state: Floats, each: Each, added: Added = ()
+    ) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
         self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
@@ -109,7 +111,7 @@ class Conv(Layer):
             call("spikewire_conv", record, shifted, state, scratch, spiked, currents, *part)
 
         each(run, self.ranges)
-        return self.finish_(call, out, state)
+        return self.finish_(call, out, state, added)
 
     def _shift(self, call: Call, spikes: Words) -> Words:
         """Return the spike rows, shifted once per column of the kernel."""
@@ -175,7 +177,9 @@ class Linear(Layer):
         each(run, self.blocks)
         return currents
 
-    def feed_spikes_(self, call: Call, spikes: Words, state: Floats, each: Each) -> Words | Floats:
+    def feed_spikes_(
+        self, call: Call, spikes: Words, state: Floats, each: Each, added: Added = ()
+    ) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
         self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
@@ -192,7 +196,7 @@ class Linear(Layer):
             call("spikewire_linear", record, spikes, *sizes, begin, self.words, *arrays)
 
         each(run, self.blocks)
-        return self.finish_(call, out, state)
+        return self.finish_(call, out, state, added)
 
 
 def split_channels(start: NDArray[np.int64], threads: int) -> list[tuple[int, int]]:

@@ -67,6 +67,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "spikewire_copy": [pointer, pointer, *[size] * 7],
     "spikewire_read": [*[pointer] * 3, *[size] * 5],
     "spikewire_integrate": [pointer, pointer, number, pointer, pointer],
+    "spikewire_add": [pointer, pointer, size],
 }  # in the order of `spikewire_run` in kernels.c
 Call = Callable[..., None]  # of a name and arguments
 

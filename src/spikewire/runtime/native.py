@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spikewire.errors import check
 from spikewire.formats.arrays import check_array
 from spikewire.formats.network import Network, Stage, check_steps
-from spikewire.runtime.layer import count_planes
+from spikewire.runtime.layer import Added, count_planes
 from spikewire.runtime.layers import Conv, Linear
 from spikewire.runtime.layout import Floats, Words
 from spikewire.runtime.library import LANES, Call, Kernels
@@ -172,11 +172,12 @@ class NativeEngine:
         state: State,
         on_spikes: OnSpikes | None,
     ) -> Floats:
-        spikes: dict[tuple[int, bool], Words] = {}  # by stage, before and after its pooling
+        spikes: dict[tuple[int, bool], Any] = {}  # by stage, before and after its pooling
         x: Any = None
         for number, (layer, u) in enumerate(zip(self.layers, state, strict=True)):
             if number:
-                x = self.advance_(layer, self._gather(call, number, spikes), u, call)
+                added = [spikes[other, False] for other in layer.stage.adds]
+                x = self.advance_(layer, self._gather(call, number, spikes), u, added, call)
             elif layer.stage.neuron is None:
                 x = repeat(call, current, steps)
             else:
@@ -198,7 +199,12 @@ class NativeEngine:
         return parts[0] if len(parts) == 1 else concatenate(call, parts)
 
     def advance_(
-        self, layer: Conv | Linear, x: Words, state: Floats, call: Call | None = None
+        self,
+        layer: Conv | Linear,
+        x: Words,
+        state: Floats,
+        added: Added = (),
+        call: Call | None = None,
     ) -> Words | Floats:
         """Return the spikes or currents of a layer, computed by dense torch where that is faster.
 
@@ -206,8 +212,8 @@ class NativeEngine:
         """
         call = call or self.call
         if not self.exact and self._is_dense_faster(layer, x):
-            return layer.feed_spikes_densely_(call, x, state)
-        return layer.feed_spikes_(call, x, state, self.each)
+            return layer.feed_spikes_densely_(call, x, state, added)
+        return layer.feed_spikes_(call, x, state, self.each, added)
 
     def _may_be_dense(self, layer: Conv | Linear, maps: int) -> bool:
         planes, dense = layer.planes, layer.dense
@@ -234,11 +240,11 @@ def count_source_planes(network: Network, number: int) -> int:
 
 
 def find_last_uses(network: Network) -> list[int]:
-    """Return for each stage the number of the last stage that reads it."""
+    """Return for each stage the number of the last stage that reads or adds it."""
     last = list(range(len(network.stages)))
     for number, sources in enumerate(network.sources[1:], 1):
-        for source in sources:
-            last[source.stage] = number
+        for earlier in (*(source.stage for source in sources), *network.stages[number].adds):
+            last[earlier] = number
     return last
 
 
