@@ -68,3 +68,10 @@ pruner.finish()  # exact zeros in place, no hooks left, a plain network
 print(f"pruned: accuracy {accuracy():.1%}, connectivity {pruner.connectivity():.1%}")
 for row in pruner.summary():
     print(f"  {row['name']}: {row['present']} of {row['total']} synapses")
+
+# The zeros are left out of the file, which runs on the CPU without SpikingJelly.
+exported = spikewire.export(net, images[:64], "spikingjelly_digits.packed.safetensors")
+print(f"file:   {exported.size:,} of {exported.dense_size:,} bytes, {exported.path}")
+runtime = spikewire.load(exported.path)
+found = runtime(data.test_images / 255).mean(0).argmax(1)
+print(f"        accuracy {(found == data.test_labels).float().mean().item():.1%}")

@@ -1,8 +1,11 @@
 import math
 
 import pytest
+import torch
+from networks import conv_net
 from refusal import refused
 
+from spikewire import compile, export
 from spikewire.config import resolve
 from spikewire.deploy import FORMATS, export_run
 from spikewire.runtime import from_nir, load
@@ -51,3 +54,56 @@ def test_unknown_arguments_are_refused_before_anything_is_written(finished, tmp_
     )
     refused(lambda: export_run(finished, out=out, check_images=-1), "check_images: -1")
     assert not out.exists()
+
+
+# ---------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_model_is_written_in_every_format(format, tmp_path):
+    model = conv_net(pool="avg")
+    images = torch.randn(2, *model.input_shape)
+    exported = export(model, images, tmp_path / "x", format=format)
+    files = [exported.path, *exported.path.glob("*")]
+    assert exported.size == sum(file.stat().st_size for file in files if file.is_file())
+    assert exported.dense_size == 4 * sum(p.numel() for p in model.parameters())
+    assert 0 < exported.connectivity < 1
+    assert exported.different_spikes <= 1e-3
+
+
+def test_names_of_classes_and_normalisation_are_stored(tmp_path):
+    model = conv_net()
+    images = torch.randn(2, *model.input_shape)
+    fields = {"classes": ("a", "b", "c"), "mean": (0.1, 0.2), "std": (0.3, 0.4)}
+    export(model, images, tmp_path / "x", values="int8", **fields)
+    network = load(tmp_path / "x").network
+    assert (network.classes, network.mean, network.std) == tuple(fields.values())
+    assert compile(model, images, **fields).network.mean == (0.1, 0.2)
+    refused(lambda: compile(model, images, classes=("a", "b")), "classes")
+
+
+def test_a_compiled_model_predicts_like_the_model():
+    model = conv_net()
+    images = torch.randn(64, *model.input_shape)
+    found = compile(model, images, exact=True, threads=2).predict(images)
+    with torch.no_grad():
+        wanted = model(images).mean(0).argmax(1)
+    assert len(wanted.unique()) > 1
+    assert torch.equal(found, wanted)
+
+
+def test_unknown_options_of_a_model_are_refused_before_it_runs(tmp_path):
+    model, images, out = conv_net(), torch.zeros(1, 2, 9, 21), tmp_path / "x"
+    refused(lambda: export(model, images, out, format="onnx"), "format: unknown 'onnx'")
+    refused(lambda: export(model, images, out, values="fp8"), "values: unknown 'fp8'")
+    refused(lambda: export(model, images, out, format="c", values="fp16"), "values: unknown 'fp16'")
+    assert not out.exists()
+
+
+def test_a_layer_that_is_silent_on_the_example_is_named(caplog):
+    model = conv_net()
+    with torch.no_grad():
+        model.conv2.weight.zero_()
+        model.conv2.bias.zero_()
+    compile(model, torch.randn(2, *model.input_shape))
+    assert "no spike on the example in conv2" in caplog.text

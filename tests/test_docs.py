@@ -191,12 +191,13 @@ def test_the_python_blocks_of_a_page_run_in_order(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda x: x.stem)
-def test_every_example_runs(example):
+def test_every_example_runs(example, tmp_path):
     # torchvision, which some of the packages import, may be of another build of torch
     code = "import runpy, sys, foreign_wheels; runpy.run_path(sys.argv[1], run_name='__main__')"
     paths = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-c", code, example],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ Both run the recorded network on the example and compare the spikes of all layer
 model itself, so that a model which was recorded wrongly is refused.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,9 +148,15 @@ def compile(
 def compare_spikes(traced: Trace, runtime: Runtime) -> float:
     """Return the spikes that differ, as a fraction of the spikes of the model.
 
+    A layer that does not fire on the example is logged as a warning.
+
     Raises:
         SpikewireError: If more differ than rounding explains.
     """
+    silent = [name for name, spikes in traced.spikes.items() if not spikes.any()]
+    if silent:
+        message = "no spike on the example in %s: the recorded network could not be compared there"
+        logging.getLogger("spikewire").warning(message, ", ".join(silent))
     found = runtime.record_spikes(traced.frames, frames=not traced.is_static)
     different = total = 0
     for name, spikes in traced.spikes.items():
