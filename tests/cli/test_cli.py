@@ -12,7 +12,6 @@ import pytest
 import spikewire
 from spikewire.cli import COMMANDS, main
 from spikewire.config import resolve
-from spikewire.methods import METHODS
 from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import fit
 
@@ -84,17 +83,6 @@ def test_train_help_has_a_flag_for_every_field(capsys):
     assert "optimizer; one of adam, adamw, sgd, rmsprop (default adam)" in text
 
 
-def test_methods_lists_every_method_with_its_fields(call):
-    code, out, _ = call("methods")
-    assert code == 0
-    assert all(name in out for name in METHODS)
-    assert "--p" in out
-    assert "0.95" in out
-    assert "[0.5, 1)" in out, "the range of a field"
-    assert "[ramp, 1]" in out, "brackets are not markup"
-    assert "one of uniform, erk, global" in out
-
-
 def test_data_lists_what_is_present(call, tmp_path):
     code, out, _ = call("data", "--data-dir", tmp_path)
     rows = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.split()}
@@ -140,6 +128,7 @@ def test_the_config_left_behind_repeats_the_run(call, tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_a_resume_ends_the_same(call, tmp_path, number, code):
     flags = ["--epochs", "12", "--time-steps", "2", "--threads", "1", "--batch-size", "64"]
+    flags += ["--method", "deepr"]  # gradr would warn that so short a run leaves many weights
     command = [sys.executable, "-W", "error", "-m", "spikewire", "train", "--out", "cut", *flags]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
@@ -232,8 +221,13 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
         (["train", "--sparsity", "0.9"], ["--sparsity", "did you mean --connectivity 0.1?"]),
         (["train", "--sparsity=0.95"], ["--sparsity", "did you mean --connectivity 0.05?"]),
         (["train", "--sparsity"], ["--sparsity", "did you mean --connectivity X?"]),
-        (["train", "--model", "mnist-mlp"], ["model: 'mnist-mlp'"]),
-        (["train", "--augment", "shift:9"], ["augment: 9"]),
+        (["train", "--model", "mnist-mlp"], ["--model: 'mnist-mlp'"]),
+        (["train", "--augment", "shift:9"], ["--augment: 9"]),
+        (["train", "--json", "-v"], ["--json: not together with --verbose"]),
+        (["presets", "digit"], ["preset: unknown 'digit'", "did you mean 'digits'"]),
+        (["methods", "gradar"], ["method: unknown 'gradar'", "did you mean 'gradr'"]),
+        (["frontier", "--methods", "gradar"], ["--methods: unknown 'gradar'"]),
+        (["frontier", "--connectivity", "2"], ["--connectivity: 2.0"]),
         (["train", "--config", "none.toml"], ["none.toml", "cannot be read"]),
         (["train", "--resume", "none"], ["none", "not a run directory"]),
         (["train", "--out", "/proc/none/run"], ["/proc/none/run", "cannot be written"]),
@@ -298,7 +292,9 @@ def test_a_checkpoint_of_another_config_is_refused(stopped, refused, tmp_path):
 
 
 def test_a_flag_that_makes_it_another_run_is_refused_at_a_resume(stopped, refused):
-    assert "--lr: not together with --resume" in refused("train", "--resume", "run", "--lr", "1")
+    said = refused("train", "--resume", "run", "--lr", "1")
+    assert "--lr: not together with --resume" in said
+    assert said.endswith("in a new run: --start run --lr 1\n")
     assert "--out: not together with --resume" in refused("train", "--resume", "run", "--out", "x")
 
 

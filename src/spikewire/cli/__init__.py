@@ -14,7 +14,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from spikewire import __version__
-from spikewire.cli import data, export, frontier, predict, report, train
+from spikewire.cli import data, export, frontier, methods, predict, presets, report, train
 from spikewire.cli.show import complain, first_line, silence
 from spikewire.errors import AlreadyFinished, SpikewireError, TrainingFailed, unknown
 
@@ -35,7 +35,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train.train,
     "eval": train.evaluate,
     "frontier": frontier.frontier,
-    "methods": data.methods,
+    "methods": methods.methods,
+    "presets": presets.presets,
     "data": data.data,
     "export": export.export,
     "predict": predict.predict,

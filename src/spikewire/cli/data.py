@@ -1,13 +1,10 @@
-"""`spikewire data` and `spikewire methods`: list data sets and methods."""
+"""`spikewire data`: list and download data sets."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING
 
 from spikewire.cli.flags import Parser
-from spikewire.cli.show import download_display, first_line, print_line, print_table
-from spikewire.config import flag, method_defaults, method_fields
+from spikewire.cli.show import download_display, print_line, print_table
 from spikewire.errors import SpikewireError, unknown
-from spikewire.fields import accepted, show
 
 
 def data(arguments: Sequence[str]) -> None:
@@ -37,19 +34,3 @@ def data(arguments: Sequence[str]) -> None:
         with download_display() as update:
             root = datasets.get(name, given["data_dir"], progress=update)
         print_line(f"{name}: in {root}")
-
-
-def methods(arguments: Sequence[str]) -> None:
-    """List the methods, and the fields of each with defaults and accepted values."""
-    Parser("methods", methods.__doc__ or "").read(arguments)
-    from spikewire.methods import METHODS
-
-    rows = []
-    for name, method in METHODS.items():
-        rows.append((name, first_line(method.__doc__), "", ""))
-        defaults = method_defaults(name)
-        for key, rule in method_fields(name).items():
-            default = "required" if defaults[key] is MISSING else show(defaults[key])
-            about = f"{flag(key)}: {rule.metadata['help']}"
-            rows.append(("", about, accepted(rule), default))
-    print_table(("method", "description", "accepts", "default"), rows)

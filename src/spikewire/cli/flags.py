@@ -1,13 +1,23 @@
 """Flags from declared settings; every mistake is a one-line error."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from spikewire.config import flag, method_fields, presets, resolve, settings
+from spikewire.config import (
+    Config,
+    flag,
+    method_fields,
+    presets,
+    resolve,
+    settings,
+    starting_preset,
+)
 from spikewire.errors import SpikewireError, check, not_sparsity, unknown
 from spikewire.fields import describe, show
 
+HELP = {"-h", "--help"}
 MANY = 20  # flags that a one-line error does not list
 
 
@@ -46,16 +56,20 @@ class Parser(argparse.ArgumentParser):
         return SpikewireError(f"{str(error).partition(' known: ')[0]} see {self.prog} --help")
 
 
-def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
-    """Add a flag for each setting and each method's field, except those in `but`."""
+def add_settings(parser: Parser, arguments: Sequence[str], but: Sequence[str] = ()) -> None:
+    """Add a flag for each setting and each method's field, except those in `but`.
+
+    Where the arguments ask for help, it shows the values of the preset they name as defaults.
+    """
     from spikewire.methods import METHODS
 
     parser.usage = f"{parser.prog} [flags]"
+    title, values = shown_values(parser, arguments, but)
     known = ", ".join(sorted(presets()))
-    about = f"start from {known} (the data set's own; values of digits are shown)"
+    about = f"start from {known} (the data set's own; values of {title} are shown)"
     parser.add_argument("--preset", help=about)
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
-    group, values = parser.add_argument_group("settings"), resolve()
+    group = parser.add_argument_group("settings")
     for key, rule in settings().items():
         if key not in but:
             about = f"{describe(rule)} (default {show(getattr(values, key))})"
@@ -69,7 +83,39 @@ def add_settings(parser: Parser, but: Sequence[str] = ()) -> None:
             switches |= {key} if rule.type is bool else set()
     for key in sorted(owners.keys() - set(but)):
         parts = (f"[{', '.join(methods)}] {about}" for about, methods in owners[key].items())
-        add_flag(group, key, "; ".join(parts), key in switches)
+        about = "; ".join(parts)
+        if key in values.options:
+            about += f" (default {show(values.options[key])} for {values.method})"
+        add_flag(group, key, about, key in switches)
+
+
+def shown_values(
+    parser: Parser, arguments: Sequence[str], but: Sequence[str]
+) -> tuple[str, Config]:
+    """Return where the values that help shows come from, and these values."""
+    given: dict[str, str] = {}
+    if HELP & {*arguments}:
+        peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        peek.error = parser.error
+        for key in {"preset", "config", "dataset", "method"} - {*but}:
+            peek.add_argument(flag(key), default=argparse.SUPPRESS)
+        words = [word for word in arguments if word not in HELP]
+        given = vars(peek.parse_known_args(words)[0])
+    title = given.get("config") or starting_preset(given) or "no preset"
+    preset, file = given.pop("preset", None), given.pop("config", None)
+    return title, resolve(preset, file, given)
+
+
+@contextmanager
+def errors_name_flags(given: Mapping[str, Any]) -> Iterator[None]:
+    """Let an error about a setting that was given as a flag name the flag: ``--device: ...``."""
+    try:
+        yield
+    except SpikewireError as error:
+        key, colon, rest = str(error).partition(":")
+        if colon and given.get(key) is not None and key not in given.values():  # no directory
+            raise type(error)(f"{flag(key)}:{rest}") from None
+        raise
 
 
 def add_flag(group: Any, key: str, about: str, switch: bool) -> None:

@@ -1,18 +1,22 @@
 """The command `spikewire frontier`."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spikewire.cli.flags import Parser, add_settings, number, whole
-from spikewire.cli.show import print_line, print_table
+from spikewire.cli.flags import Parser, add_settings, errors_name_flags, number, whole
+from spikewire.cli.output import add_output_flags, print_record
+from spikewire.cli.show import complain, print_line, print_table
 from spikewire.config import flag, resolve, words_of
 from spikewire.errors import SpikewireError, TrainingFailed, check, check_word
 from spikewire.text import amount, percent
 
 if TYPE_CHECKING:
-    from spikewire.frontier import Outcome, Point
+    from spikewire.frontier import Job, Outcome, Point
+    from spikewire.frontier.engines import Task
     from spikewire.frontier.engines.local import Local
     from spikewire.frontier.engines.ray import Ray
     from spikewire.frontier.engines.slurm import Slurm
@@ -31,23 +35,25 @@ ENGINE_FLAGS = {
 
 def frontier(arguments: Sequence[str]) -> None:
     """Train methods x targets x seeds; the same command again runs only what is missing."""
-    given = frontier_parser().read(arguments)
-    dry = given.pop("dry_run")
+    given = frontier_parser(arguments).read(arguments)
+    dry, json, quiet = (given.pop(key) for key in ("dry_run", "json", "quiet"))
     engine = build_engine(given.pop("engine"), {key: given.pop(key) for key in ENGINE_FLAGS}, dry)
     same = words_of({key: value for key, value in given.items() if value is not None})
     own = {key: given.pop(key) for key in ("methods", "seeds", "out")}
+    named = {**own, "connectivity": given["connectivity"]}
     unit, targets = read_targets(*(given.pop(key) for key in ("unit", "targets", "connectivity")))
     preset, file, datasets = (given.pop(key) for key in ("preset", "config", "dataset"))
     from spikewire.frontier import missing, plan, prepare, run
     from spikewire.frontier.engines.slurm import Slurm
 
-    jobs = plan(
-        listed("--dataset", datasets or resolve(preset, file).dataset),
-        listed("--methods", own["methods"]),
-        targets,
-        whole("--seeds", own["seeds"]),
-        unit,
-    )
+    with errors_name_flags(named):
+        jobs = plan(
+            listed("--dataset", datasets or resolve(preset, file).dataset),
+            listed("--methods", own["methods"]),
+            targets,
+            whole("--seeds", own["seeds"]),
+            unit,
+        )
     out = Path(own["out"])
     tasks = prepare(jobs, out, preset=preset, file=file, flags=given, threads=engine.threads)
     if isinstance(engine, Slurm):
@@ -57,7 +63,10 @@ def frontier(arguments: Sequence[str]) -> None:
         for task in missing(tasks.values()):
             print(shlex.join(["spikewire", *task.command()]))
     else:
-        print_result(run(tasks, out, engine, on_outcome=print_outcome), out)
+        with resume_hint(tasks, out):
+            show = print_run_record if json else print_outcome
+            outcomes = run(tasks, out, engine, on_outcome=ignore if quiet else show)
+        print_result(outcomes, out, json, quiet)
 
 
 def read_targets(
@@ -73,23 +82,42 @@ def read_targets(
     return unit, [number(name, x) for x in listed(name, targets or connectivity or CONNECTIVITIES)]
 
 
-def frontier_parser() -> Parser:
+@contextmanager
+def resume_hint(tasks: "Mapping[Job, Task]", out: Path) -> Iterator[None]:
+    """Say at Ctrl-C what has been saved and how to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from spikewire.frontier import missing
+
+        done = len(tasks) - len(missing(tasks.values()))
+        counts = f"{done} of {len(tasks)} runs are finished in {out}"
+        complain(f"stopped; {counts}; resume with the same command")
+        raise
+
+
+def frontier_parser(arguments: Sequence[str]) -> Parser:
     """Return the parser: the list of runs, the engine, and the settings common to all runs."""
     parser = Parser("frontier", frontier.__doc__ or "")
-    parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list")
-    parser.add_argument("--unit", metavar="X", help=f"of the targets: {', '.join(UNITS)}")
+    parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list (%(default)s)")
+    parser.add_argument(
+        "--unit", metavar="X", help=f"of the targets: {', '.join(UNITS)} (connectivity)"
+    )
     parser.add_argument("--targets", metavar="LIST", help="comma list of targets in this unit")
     parser.add_argument(
         "--connectivity", metavar="LIST", help=f"the same in connectivity ({CONNECTIVITIES})"
     )
-    parser.add_argument("--seeds", default="3", help="seeds 0 to N-1")
-    parser.add_argument("--out", metavar="DIR", default="runs/frontier", help="(runs/frontier)")
+    parser.add_argument("--seeds", metavar="N", default="3", help="seeds 0 to N-1 (%(default)s)")
+    parser.add_argument(
+        "--out", metavar="DIR", default="runs/frontier", help="folder of the runs (%(default)s)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the commands; train nothing")
     about = f"where the runs are trained; one of {', '.join(ENGINES)} (local)"
     parser.add_argument("--engine", metavar="X", default="local", help=about)
     for key, about in ENGINE_FLAGS.items():
         parser.add_argument(flag(key), metavar="X", help=about)
-    add_settings(parser, but=("method", *UNITS, "seed", "dataset"))
+    add_output_flags(parser, "run", "the path of frontier.json, at the end")
+    add_settings(parser, arguments, but=("method", *UNITS, "seed", "dataset"))
     parser.add_argument("--dataset", help="comma list (the one of the preset)")
     return parser
 
@@ -119,13 +147,19 @@ def build_engine(name: str, given: dict[str, Any], dry: bool) -> "Local | Ray | 
     return Slurm(**given)
 
 
-def print_result(outcomes: "Sequence[Outcome]", out: Path) -> None:
-    """Print the table and the files written; raise if some runs have failed."""
+def print_result(outcomes: "Sequence[Outcome]", out: Path, json: bool, quiet: bool) -> None:
+    """Print the points and the files written; raise if some runs have failed."""
     from spikewire.frontier import FRONTIER, points
 
-    print_points(points(outcomes))
-    files = [out / FRONTIER, *save_figure(outcomes, out)]
-    print_line(f"frontier: {', '.join(map(str, files))}")
+    files = [str(path) for path in (out / FRONTIER, *save_figure(outcomes, out))]
+    if json:
+        rows = [asdict(point) for point in points(outcomes)]
+        print_record("frontier", {"points": rows, "files": files})
+    elif quiet:
+        print_line(files[0])
+    else:
+        print_points(points(outcomes))
+        print_line(f"frontier: {', '.join(files)}")
     if failed := [outcome for outcome in outcomes if outcome.error]:
         first = failed[0]
         raise TrainingFailed(
@@ -147,6 +181,17 @@ def listed(name: str, text: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     check(bool(words), name, text, "a comma list")
     return words
+
+
+def ignore(outcome: "Outcome") -> None:
+    """Print nothing."""
+
+
+def print_run_record(outcome: "Outcome") -> None:
+    """Print one JSON record for a run that has ended."""
+    from spikewire.frontier.outcomes import outcome_row
+
+    print_record("run", outcome_row(outcome))
 
 
 def print_outcome(outcome: "Outcome") -> None:

@@ -1,6 +1,7 @@
 """`spikewire train` and `spikewire eval`."""
 
 import ctypes
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -8,22 +9,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spikewire.cli.flags import Parser, add_settings
-from spikewire.cli.show import (
-    complain,
-    print_layers,
-    print_line,
-    print_values,
-    progress_display,
-    silence,
-)
-from spikewire.config import Config, flag, resolve, settings
+from spikewire.cli.flags import Parser, add_settings, errors_name_flags
+from spikewire.cli.output import Output, add_output_flags
+from spikewire.cli.presets import changed_settings
+from spikewire.cli.show import complain, print_layers, print_values, silence
+from spikewire.config import RUN_FLAGS, Config, flag, resolve, settings, words_of
 from spikewire.errors import SpikewireError, check
-from spikewire.text import amount, percent
+from spikewire.text import percent
 
 if TYPE_CHECKING:
     from spikewire.distributed import Ranks
-    from spikewire.train.loop import Result
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -34,14 +29,16 @@ def train(arguments: Sequence[str]) -> None:
 
     keep_memory()
     with process_group() as ranks, one_output(ranks), ExitStack() as stack:
-        given = train_parser().read(arguments)
+        given = train_parser(arguments).read(arguments)
+        output = Output(*(given.pop(key) for key in ("verbose", "json", "quiet")))
+        named = dict(given)
         config, out, resume = ranks.broadcast(lambda: plan(given, stack))
         from spikewire.runs.rundir import RunDir
         from spikewire.train.loop import fit
 
-        print(config.to_toml())
+        text = config.to_toml() if output.verbose else changed_settings(config, named)
         try:
-            with progress_display(config) as show:
+            with errors_name_flags(named), output.progress(config, text) as show:
                 result = fit(config, out, resume=resume, progress=show)
         except KeyboardInterrupt:
             if ranks.first:
@@ -51,8 +48,7 @@ def train(arguments: Sequence[str]) -> None:
                 hint = f"resume with {command} --resume {out}" if begun else "nothing was saved yet"
                 complain(f"stopped; {hint}")
             raise
-        print_result(result)
-        print_line(f"run directory: {out}")
+        output.result(result, out)
 
 
 def keep_memory() -> None:
@@ -77,7 +73,7 @@ def plan(given: dict[str, Any], stack: ExitStack) -> tuple[Config, str | Path, b
     for key, value in (("resume", resume), ("out", out)):
         check(value != "", flag(key), value, "a name")
     if resume:
-        refuse_with_resume({"preset": preset, "config": file, "out": out, **given})
+        refuse_with_resume(resume, {"preset": preset, "config": file, "out": out, **given})
         return resume_config(resume, given), resume, True
     config = resolve(preset, file, given)
     if out:
@@ -112,12 +108,14 @@ def one_output(ranks: "Ranks") -> Iterator[None]:
         raise
 
 
-def train_parser() -> Parser:
+def train_parser(arguments: Sequence[str]) -> Parser:
     """Return the parser with a flag for each setting and each method's field."""
     parser = Parser("train", train.__doc__ or "")
     parser.add_argument("--out", metavar="DIR", help="run directory (runs/<dataset>-<method>-<n>)")
     parser.add_argument("--resume", metavar="RUN", help="resume a run that was stopped")
-    add_settings(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all settings")
+    add_output_flags(parser, "epoch", "the run directory, at the end")
+    add_settings(parser, arguments)
     return parser
 
 
@@ -128,8 +126,8 @@ def add_own_files(parser: Parser) -> None:
         parser.add_argument(flag(key), metavar="X", help=about)
 
 
-def refuse_with_resume(given: dict[str, Any]) -> None:
-    """Raise for a flag that a resumed run cannot change."""
+def refuse_with_resume(run: str, given: dict[str, Any]) -> None:
+    """Raise for a flag that a resumed run cannot change, with the way to change it."""
     from spikewire.data.reference import is_python
 
     free = [key for key, rule in settings().items() if rule.metadata["free"]]
@@ -137,8 +135,12 @@ def refuse_with_resume(given: dict[str, Any]) -> None:
         again = key in ("dataset", "model") and is_python(value or "")  # must be the run's own
         if value is not None and key not in free and not again:
             flags = ", ".join(flag(key) for key in free if key != "threads")  # must stay the same
+            hint = ""
+            if key not in RUN_FLAGS:
+                words = shlex.join(words_of({"start": run, key: value}))
+                hint = f"; to train its network further in a new run: {words}"
             raise SpikewireError(
-                f"{flag(key)}: not together with --resume, which takes only {flags}"
+                f"{flag(key)}: not together with --resume, which takes only {flags}{hint}"
             )
 
 
@@ -147,34 +149,6 @@ def resume_config(run: str, given: dict[str, str]) -> Config:
     from spikewire.runs.rundir import RunDir
 
     return RunDir.open(run).config(given)
-
-
-def print_result(result: "Result") -> None:
-    """Print the target and what was met of it, accuracy and time, then one row per layer."""
-    target = {}
-    if result.target is not None:
-        target = {f"target {result.unit}": amount(result.unit, result.target)}
-    print_values(
-        target
-        | {
-            "actual connectivity": percent(result.connectivity),
-            **synapse_lines(result.history[-1].get("measured", {})),
-            "accuracy": percent(result.accuracy),
-            "time": f"{result.seconds:.1f} s",
-        }
-    )
-    print_layers(result.layers)
-
-
-def synapse_lines(measured: dict[str, Any]) -> dict[str, str]:
-    """Return the fractions of synapses of the dense network, where they were counted."""
-    names = {
-        "synapses": "synapses present",
-        "synapses_reached": "synapses reached from the input",
-        "synapses_alive": "synapses on a path to the output",
-    }
-    found = {name: measured.get(key) for key, name in names.items()}
-    return {name: percent(value) for name, value in found.items() if value is not None}
 
 
 def evaluate(arguments: Sequence[str]) -> None:
@@ -188,7 +162,10 @@ def evaluate(arguments: Sequence[str]) -> None:
     run = given.pop("run")
     from spikewire.train import evaluate_run
 
-    figures = evaluate_run(run, {key: value for key, value in given.items() if value is not None})
+    with errors_name_flags(given):
+        figures = evaluate_run(
+            run, {key: value for key, value in given.items() if value is not None}
+        )
     print_values(
         {
             "accuracy": percent(figures.accuracy),

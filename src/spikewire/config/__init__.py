@@ -2,6 +2,7 @@
 
 from spikewire.config.config import (
     MODEL_OF,
+    RUN_FLAGS,
     Config,
     collisions,
     flag,
@@ -10,17 +11,20 @@ from spikewire.config.config import (
     settings,
     words_of,
 )
-from spikewire.config.sources import presets, resolve
+from spikewire.config.sources import preset_toml, presets, resolve, starting_preset
 
 __all__ = [
     "MODEL_OF",
+    "RUN_FLAGS",
     "Config",
     "collisions",
     "flag",
     "method_defaults",
     "method_fields",
+    "preset_toml",
     "presets",
     "resolve",
     "settings",
+    "starting_preset",
     "words_of",
 ]

@@ -18,7 +18,8 @@ from spikewire.fields import (
 if TYPE_CHECKING:
     from spikewire.pruning import Method
 
-RUN_FLAGS = ("preset", "config", "out", "resume")  # flags of `spikewire train` that are no settings
+# flags of `spikewire train` that are no settings
+RUN_FLAGS = ("preset", "config", "out", "resume", "verbose", "json", "quiet")
 MODEL_OF = {
     "digits": "digits-mlp",
     "mnist": "mnist-mlp",

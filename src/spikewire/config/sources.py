@@ -20,7 +20,7 @@ from spikewire.config.config import (
     settings,
 )
 from spikewire.errors import SpikewireError, check, not_sparsity, unknown
-from spikewire.fields import check_value, parse
+from spikewire.fields import check_value, parse, to_toml
 
 
 def presets() -> dict[str, str]:
@@ -63,11 +63,45 @@ def resolve(
     return _merge(layers, flags or {})
 
 
+def starting_preset(given: Mapping[str, Any]) -> str | None:
+    """Return the preset that `resolve` starts from; None where it starts from the defaults.
+
+    Args:
+        given: flags by name, ``"preset"`` and ``"config"`` among them.
+    """
+    if given.get("preset") or given.get("config"):
+        return given.get("preset")
+    return _default_preset(given)
+
+
 def _default_preset(flags: Mapping[str, str]) -> str:
     """Return the preset where none is given: the data set's own; none for what is the user's."""
     read = import_module("spikewire.data.reference").named_path
     own = any(read(flags.get(key, "")) for key in ("dataset", "model"))
     return "" if own else PRESET_OF.get(flags.get("dataset", ""), "digits")
+
+
+def preset_toml(name: str) -> str:
+    """Return a preset as a TOML file of its own, with what it takes from another preset.
+
+    Args:
+        name: name of the preset.
+
+    Example:
+        >>> Path("mine.toml").write_text(preset_toml("digits"))
+    """
+    known = presets()
+    comments = [line for line in known[name].splitlines() if line.startswith("#")]
+    top: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {}
+    for _, table in _preset(name, known):
+        for key, value in table.items():
+            if isinstance(value, dict):
+                _overlay_(sections.setdefault(key, {}), value, key)
+            else:
+                top[key] = value
+    parts = [f"\n[{method}]\n{to_toml(values)}" for method, values in sections.items()]
+    return "\n".join(comments) + f"\n{to_toml(top)}{''.join(parts)}"
 
 
 def _preset(name: str, known: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:

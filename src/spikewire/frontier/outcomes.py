@@ -135,13 +135,14 @@ def save_outcomes(out: Path, outcomes: Sequence[Outcome]) -> None:
         SpikewireError: If the file cannot be written.
     """
     content = {
-        "runs": [_row(outcome) for outcome in outcomes],
+        "runs": [outcome_row(outcome) for outcome in outcomes],
         "points": [asdict(point) for point in points(outcomes)],
     }
     with io_errors(out), atomic_write(out / FRONTIER) as file:
         file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def outcome_row(outcome: Outcome) -> dict[str, Any]:
+    """Return the outcome as it is written in ``frontier.json``."""
     result = asdict(outcome)
     return {**result.pop("job"), "name": outcome.job.name, **result}

@@ -128,4 +128,7 @@ def _refuse_other_settings(folder: Path, config: Config) -> None:
     """Raise if the run in the directory has other settings: its result would not be comparable."""
     run = RunDir(folder)
     if run.started and (differing := config.differences(asdict(run.config()))):
-        raise SpikewireError(f"{folder}: was made with other settings: {', '.join(differing)}")
+        fields = ", ".join(differing)
+        raise SpikewireError(
+            f"{folder}: was made with other settings: {fields}; give another --out, or delete it"
+        )

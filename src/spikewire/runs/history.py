@@ -13,7 +13,7 @@ from spikewire.files import atomic_write, io_errors, open_append
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Append the line of one epoch and sync it to disk; numbers that are not finite become null."""
-    line = json.dumps(_replace_nonfinite(row), allow_nan=False) + "\n"
+    line = json_line(row)
     with io_errors(path.parent), open_append(path) as file:
         file.write(line.encode())
         file.flush()
@@ -49,6 +49,11 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and type(row.get("epoch")) is int else None
+
+
+def json_line(values: Mapping[str, Any]) -> str:
+    """Return one line of JSON; numbers that are not finite become null."""
+    return json.dumps(_replace_nonfinite(values), allow_nan=False) + "\n"
 
 
 def _replace_nonfinite(value: Any) -> Any:
