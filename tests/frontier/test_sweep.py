@@ -252,11 +252,24 @@ def test_the_same_command_again_trains_nothing(whole, call, tmp_path):
     assert untimed(folder) == untimed(whole[0])
 
 
+def test_json_is_one_record_per_run_and_one_of_the_points(whole, call, tmp_path):
+    folder = shutil.copytree(whole[0], tmp_path / "again")
+    code, out, err = call(*WORDS, "--out", folder, "--json")
+    *runs, last = map(json.loads, out.splitlines())
+    kept = json.loads((folder / "frontier.json").read_text())
+    assert (code, err) == (0, "")
+    assert runs == [{"event": "run", **row} for row in kept["runs"]]
+    assert last["event"] == "frontier"
+    assert last["points"] == kept["points"]
+    assert call(*WORDS, "--out", folder, "--quiet") == (0, f"{folder / 'frontier.json'}\n", "")
+
+
 def test_runs_of_other_settings_are_refused(whole, call, tmp_path):
     folder = shutil.copytree(whole[0], tmp_path / "other")
     code, _, err = call(*WORDS, "--out", folder, "--lr", "1", "--loss", "mse-rate")
     assert (code, err.count("\n")) == (2, 1)
     assert f"{folder / NAMES[0]}: was made with other settings: lr, loss" in err
+    assert "give another --out, or delete it" in err
 
 
 def test_a_failed_run_is_recorded_and_the_others_continue(whole, call, tmp_path):
@@ -378,7 +391,9 @@ def test_a_killed_frontier_repeats_nothing_and_gives_the_same_results(whole, tmp
     finished, resumed, counts = {}, set(), []
     for done, stop, code in ((1, kill_all, -9), (3, kill_parent, -9), (5, control_c, 130)):
         *ended, count = interrupted(tmp_path, done, stop)
-        assert ended == [code, ""]
+        n = len(networks(tmp_path))
+        said = f"{n} of {len(NAMES)} runs are finished in {tmp_path}; resume with the same command"
+        assert ended == [code, f"spikewire: stopped; {said}\n" if code == 130 else ""]
         counts.append(count)
         finished = {**networks(tmp_path), **finished}
         resumed |= halfway(tmp_path)

@@ -101,7 +101,7 @@ def shown_values(
             peek.add_argument(flag(key), default=argparse.SUPPRESS)
         words = [word for word in arguments if word not in HELP]
         given = vars(peek.parse_known_args(words)[0])
-    title = given.get("config") or starting_preset(given) or "no preset"
+    title = given.get("config") or starting_preset(given) or "the defaults"
     preset, file = given.pop("preset", None), given.pop("config", None)
     return title, resolve(preset, file, given)
 
