@@ -12,6 +12,7 @@ import pytest
 from spikewire import METHODS
 from spikewire.cli import COMMANDS
 from spikewire.cli.flags import Parser
+from spikewire.cli.frontier import read_targets
 from spikewire.config import presets, resolve
 from spikewire.errors import SpikewireError
 from spikewire.fields import choices_of, declared, defaults, show
@@ -130,13 +131,13 @@ def check_values(command, given):
 
 
 def check_frontier(given):
-    """Resolve the settings of each method of a sweep, at each of its target connectivities."""
+    """Resolve the settings of each method of a sweep, at each of its targets."""
     flags = settings_of(given)
-    targets = flags.pop("connectivity").split(",")
     flags.pop("dataset", None)
+    unit, targets = read_targets(given["unit"], given["targets"], flags.pop("connectivity", None))
     for method in given["methods"].split(","):
         for target in targets:
-            own = {"connectivity": target} if "connectivity" in declared(METHODS[method]) else {}
+            own = {unit: f"{target:g}"} if unit in declared(METHODS[method]) else {}
             resolve(given["preset"], given["config"], {**flags, **own, "method": method})
 
 
