@@ -86,7 +86,7 @@ class Started(BaseException):
     """A run has started."""
 
 
-def one_step(training, folder, progress):
+def one_step(training, folder, progress, received):
     """Take one real step, if it is short, instead of training."""
     if training.config.time_steps <= 8 and not training.config.compile:
         training.step(*next(training.train.epoch(0)))
