@@ -21,7 +21,7 @@ def data(arguments: Sequence[str]) -> None:
         root = datasets.data_dir(given["data_dir"])
         rows = []
         for name, source in datasets.DATASETS.items():
-            here = all((root / file.path).is_file() for file in source.files)
+            here = source.is_present(root)
             rows.append((name, source.summary, "present" if here else "absent"))
         print_table(("data set", "description", "state"), rows)
         print_line(f"data directory: {root}")

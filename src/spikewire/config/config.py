@@ -25,8 +25,21 @@ MODEL_OF = {
     "mnist": "mnist-mlp",
     "fashion-mnist": "mnist-mlp",
     "cifar10": "cifar10-conv",
+    "braille": "recurrent",
+    "nmnist": "mlp",
+    "dvs-gesture": "mlp",
+    "cifar10-dvs": "mlp",
+    "shd": "recurrent",
+    "ssc": "recurrent",
+    "st-mnist": "mlp",
 }
-PRESET_OF = {"mnist": "mnist-fast", "fashion-mnist": "mnist-fast", "cifar10": "cifar10-fast"}
+PRESET_OF = {
+    "digits": "digits",
+    "mnist": "mnist-fast",
+    "fashion-mnist": "mnist-fast",
+    "cifar10": "cifar10-fast",
+    "braille": "braille",
+}
 
 
 @dataclass(kw_only=True)
@@ -59,6 +72,11 @@ class Config:
     )
     hidden: int = setting(
         0, "hidden neurons of mlp and recurrent; 0: their own number", within="[0, 1e6]"
+    )
+    frames: str = setting(
+        "time",
+        "events of a recording are divided into time_steps frames of equal time or equal count",
+        choices=("spikewire.data.events:FRAMES",),
     )
     resize: int = setting(
         0,

@@ -75,10 +75,10 @@ def starting_preset(given: Mapping[str, Any]) -> str | None:
 
 
 def _default_preset(flags: Mapping[str, str]) -> str:
-    """Return the preset where none is given: the data set's own; none for what is the user's."""
+    """Return the preset where none is given: the data set's own, if it has one."""
     read = import_module("spikewire.data.reference").named_path
     own = any(read(flags.get(key, "")) for key in ("dataset", "model"))
-    return "" if own else PRESET_OF.get(flags.get("dataset", ""), "digits")
+    return "" if own else PRESET_OF.get(flags.get("dataset", "digits"), "")
 
 
 def preset_toml(name: str) -> str:

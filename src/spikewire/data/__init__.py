@@ -6,16 +6,22 @@ from typing import Any
 from spikewire.data import own, source
 from spikewire.data.augment import AUGMENTATIONS
 from spikewire.data.batches import Batches
+from spikewire.data.braille import BRAILLE
 from spikewire.data.cifar10 import CIFAR10
+from spikewire.data.cifar10_dvs import CIFAR10_DVS
 from spikewire.data.dataset import Dataset
 from spikewire.data.digits import DIGITS
 from spikewire.data.download import download
+from spikewire.data.dvs_gesture import DVS_GESTURE
 from spikewire.data.idx import FASHION_MNIST, MNIST
+from spikewire.data.nmnist import NMNIST
 from spikewire.data.normalise import Normalisation, normalise
 from spikewire.data.reference import named_path
+from spikewire.data.shd import SHD, SSC
 from spikewire.data.source import Progress, Source, data_dir
+from spikewire.data.st_mnist import ST_MNIST
 from spikewire.data.streamed import AnyDataset, Streamed, StreamedBatches
-from spikewire.errors import check, check_word
+from spikewire.errors import SpikewireError, check, check_word
 
 __all__ = [
     "AUGMENTATIONS",
@@ -35,9 +41,16 @@ __all__ = [
 
 DATASETS: dict[str, Source] = {
     "digits": DIGITS,
+    "braille": BRAILLE,
     "mnist": MNIST,
     "fashion-mnist": FASHION_MNIST,
     "cifar10": CIFAR10,
+    "nmnist": NMNIST,
+    "dvs-gesture": DVS_GESTURE,
+    "cifar10-dvs": CIFAR10_DVS,
+    "shd": SHD,
+    "ssc": SSC,
+    "st-mnist": ST_MNIST,
 }
 
 
@@ -85,7 +98,11 @@ def find(
     """
     if named_path(name):
         return own.load(name, resize=resize, **offered)
-    return _find(name).read(source.data_dir(data_dir))
+    found, root = _find(name), source.data_dir(data_dir)
+    if found.address and not found.is_present(root):
+        folder = root / found.folder
+        raise SpikewireError(f"{name}: {folder} does not exist; get it from {found.address}")
+    return found.read(root)
 
 
 def get(
@@ -115,6 +132,9 @@ def get(
         PosixPath('/home/me/.cache/spikewire')
     """
     root = source.data_dir(data_dir)
+    if address := _find(name).address:
+        folder = root / _find(name).folder
+        raise SpikewireError(f"{name}: get it from {address} and put it into {folder}")
     download(name, _find(name), root, mirrors=mirrors, progress=progress)
     return root
 

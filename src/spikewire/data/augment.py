@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from spikewire.data.time_shift import draw_steps, time_shift
 from spikewire.errors import SpikewireError, check, check_word
 
 Draw = Callable[[int, tuple[int, int], Generator], Tensor]
@@ -236,6 +237,9 @@ def _is_pixel_count(value: float) -> bool:
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {
+    "time-shift": Augmentation(
+        draw_steps, time_shift, (1.0,), "time-shift or time-shift:STEPS", _is_pixel_count
+    ),
     "crop": Augmentation(draw_shifts, shift, (4.0,), "crop or crop:PIXELS", _is_pixel_count),
     "shift": Augmentation(draw_shifts, shift, (1.0,), "shift or shift:PIXELS", _is_pixel_count),
     "flip": Augmentation(draw_flips, flip, (), "flip, without a magnitude", lambda: True),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spikewire.data.augment import Apply, cutmix, mix_labels, parse
 from spikewire.data.normalise import Normalisation
+from spikewire.data.time_shift import time_shift
 from spikewire.errors import check
 
 Part = Callable[[int], slice]
@@ -74,7 +75,12 @@ class Batches:
         check(batch_size <= count or not drop_last, "batch_size", batch_size, f"at most {count}")
         _check_normalisation(mean, std, tuple(images.shape))
         frames = images.ndim == (5 if temporal else 4)
-        check(frames or not augment, "augment", list(augment), "none for data that are no images")
+        self._augment = [parse(spec) for spec in augment]
+        for spec, (_, apply) in zip(augment, self._augment, strict=True):
+            over_time = apply is time_shift
+            what = "no data over time" if over_time else "no images"
+            fits = temporal if over_time else frames
+            check(fits, "augment", spec, f"left out for data that are {what}")
         self.images, self.labels = images.to(device), labels.to(device)
         self.count, self.device = count, self.labels.device
         self.size = (images.shape[-2], images.shape[-1])
@@ -82,7 +88,6 @@ class Batches:
         self.classes = int(labels.max()) + 1
         self.shuffle, self.drop_last, self.temporal = shuffle, drop_last, temporal
         self._normalise = Normalisation(mean, std, device) if mean else Tensor.float
-        self._augment = [parse(spec) for spec in augment]
         self._dtype = dtype
         last = channels_last and frames and not temporal
         self._layout = torch.channels_last if last else torch.contiguous_format
@@ -153,7 +158,10 @@ class Batches:
         """Return images and labels with these augmentations applied, all frames in the same way."""
         shape = images.shape
         for apply, parameters in drawn:
-            images = apply(images.flatten(1, -3), parameters).view(shape)
+            if apply is time_shift:
+                images = apply(images, parameters)
+            else:
+                images = apply(images.flatten(1, -3), parameters).view(shape)
             if apply is cutmix:
                 labels = mix_labels(labels, parameters, self.size, self.classes)
         return images, labels

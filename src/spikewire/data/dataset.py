@@ -75,12 +75,13 @@ class Dataset(Pixels):
         """Shape of one sample without time; of an image: channels, height, width."""
         return tuple(self.train_images.shape[2 if self.temporal else 1 :])
 
-    def at(self, time_steps: int) -> "Dataset":
+    def at(self, time_steps: int, frames: str = "time") -> "Dataset":
         """Return the data set in `time_steps` time steps; that of images is returned as it is.
 
         Args:
             time_steps: The time steps of the data, or a divisor of them: groups of consecutive
                 steps are then added up.
+            frames: Not used here; see `Streamed.at`.
 
         Raises:
             SpikewireError: If it is neither.

@@ -75,12 +75,21 @@ class Source:
         read: Reads the data set from a data directory; every file is verified.
         archives: The downloads that hold its files.
         package: Where the files come from if no mirror can be reached.
+        folder: Its folder in the data directory, if it is not downloaded by spikewire.
+        address: Where a person can get it then.
     """
 
     summary: str
     read: Callable[[Path], AnyDataset]
     archives: tuple[Archive, ...] = ()
     package: Package | None = None
+    folder: str = ""
+    address: str = ""
+
+    def is_present(self, root: Path) -> bool:
+        """Return whether its files, or its folder, are in the data directory."""
+        found = not self.folder or (root / self.folder).is_dir()
+        return found and all((root / file.path).is_file() for file in self.files)
 
     @property
     def files(self) -> tuple[File, ...]:

@@ -56,15 +56,20 @@ class Streamed(Pixels):
         """Shape of one sample without time."""
         return tuple(torch.as_tensor(self.train[0][0]).shape[int(self.temporal) :])
 
-    def at(self, time_steps: int) -> "Streamed":
+    def at(self, time_steps: int, frames: str = "time") -> "Streamed":
         """Return the data set in `time_steps` time steps, as `Dataset.at` does.
+
+        Args:
+            time_steps: How many; recordings of events are divided into as many frames.
+            frames: How they are divided: "time" or "count".
 
         Raises:
             SpikewireError: If it is not the number of steps of the data or a divisor of it.
         """
         if not self.temporal:
             return self
-        return replace(self, train=_at(self.train, time_steps), test=_at(self.test, time_steps))
+        train, test = (_at(part, time_steps, frames) for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     def hold_out(self, count: int) -> "Streamed":
         """Return a data set whose test samples are `count` of the training samples.
@@ -159,10 +164,10 @@ class _Grouped(TorchDataset):
         return self.dataset.targets
 
 
-def _at(dataset: Any, time_steps: int) -> Any:
+def _at(dataset: Any, time_steps: int, frames: str) -> Any:
     """Return the data set in `time_steps` time steps."""
     if hasattr(dataset, "at"):  # recordings of events, which are divided into frames
-        return dataset.at(time_steps)
+        return dataset.at(time_steps, frames)
     present = len(dataset[0][0])
     group_steps(torch.empty(present), 0, time_steps)  # raises where it is no divisor
     return dataset if present == time_steps else _Grouped(dataset, time_steps)

@@ -50,7 +50,7 @@ def load_data(config: Config, data: AnyDataset | None = None) -> AnyDataset:
         folder = config.data_dir or None
         data = datasets.find(name, folder, resize=config.resize, time_steps=steps)
     if data.temporal:
-        data = data.at(config.time_steps)
+        data = data.at(config.time_steps, config.frames)
         early = config.early_time_steps
         check(not any(early), "early_time_steps", early, "0 for data over time")
     return data.normalised(config.pixel_mean, config.pixel_std).centred(config.centre)
