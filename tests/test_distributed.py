@@ -44,7 +44,11 @@ TRAIN_LONG = (*TRAIN, *(word for key, value in LONG.items() for word in (flag(ke
 def small_data():
     """Return every sixth image of the digits."""
     whole = datasets.load("digits")
-    parts = {name: value[::6] for name, value in vars(whole).items() if name.startswith("t")}
+    parts = {
+        name: value[::6]
+        for name, value in vars(whole).items()
+        if name.startswith(("train_", "test_"))
+    }
     return type(whole)(**{**vars(whole), **parts})
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from spikewire.pruning import (
     highest_absent,
     rectify,
     setting,
+    warn_caller,
     warn_of_weight_decay,
 )
 
@@ -157,11 +157,10 @@ def warn_of_small_drift(pruner: Pruner, alpha: float) -> None:
         left += expected_connectivity(sample, drift, float(walk)) * len(theta)
         total += len(theta)
     if left > MOST * total:
-        warnings.warn(
+        warn_caller(
             f"gradr: alpha {alpha:g} moves theta by only {drift:.2g} in this run (alpha x lr x "
             f"steps), so about {left / total:.0%} of the weights will stay; give connectivity "
-            "instead, or a larger alpha",
-            stacklevel=6,
+            "instead, or a larger alpha"
         )
 
 

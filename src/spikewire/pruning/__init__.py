@@ -25,6 +25,7 @@ from spikewire.pruning.selection import (
 )
 from spikewire.pruning.units import UNITS, Counted, Priced
 from spikewire.pruning.updates import drag_, rectify
+from spikewire.pruning.warn import warn_caller
 from spikewire.schedules import cubic
 
 __all__ = [
@@ -63,5 +64,6 @@ __all__ = [
     "setting",
     "target_count",
     "top_k_mask",
+    "warn_caller",
     "warn_of_weight_decay",
 ]

@@ -121,6 +121,8 @@ def plot_turnover(runs: Sequence[Run]) -> Plot | None:
     if run is None or not run.last.get("layers"):
         return None
     layer = shown_layer(run)
+    if not any(_turnover(run, layer, key) for key in ("pruned", "regrown")):
+        return None
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
@@ -144,11 +146,16 @@ def plot_turnover(runs: Sequence[Run]) -> Plot | None:
     return Plot("turnover", "Pruned and regrown synapses", caption, draw, data)
 
 
-def _draw_turnover(axes: Axes, run: Run, layer: str) -> None:
+def _turnover(run: Run, layer: str, key: str) -> list[tuple[int, int]]:
+    """Return epochs and numbers of synapses pruned or regrown, where there were any."""
     rows = [row for row in run.curve if layer in row.get("layers", {})]
+    points = [(row["epoch"], row["layers"][layer][key]) for row in rows]
+    return [point for point in points if point[1]]
+
+
+def _draw_turnover(axes: Axes, run: Run, layer: str) -> None:
     for key, shade, marker in (("pruned", colour(1), "v"), ("regrown", colour(2), "^")):
-        points = [(row["epoch"], row["layers"][layer][key]) for row in rows]
-        if points := [point for point in points if point[1]]:
+        if points := _turnover(run, layer, key):
             x, y = zip(*points, strict=True)
             axes.plot(x, y, color=shade, marker=marker, label=key)
 
