@@ -1,5 +1,7 @@
 """A step replayed as a CUDA graph equals the step run from Python."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from spikewire import kernels
 from spikewire.config import Config
 from spikewire.data import Dataset
+from spikewire.pruning import meter
 from spikewire.train.cuda_graph import Graph
 from spikewire.train.loop import Step, fit
 from spikewire.train.step import Training, prepare
@@ -95,6 +98,26 @@ def test_twenty_steps_are_the_same_with_and_without():
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert losses[1][-1] < losses[1][0]
     assert connectivity[0] == connectivity[1] < 0.5
+
+
+def test_steps_that_count_spikes_are_a_graph_of_their_own(monkeypatch):
+    """Counted at one of 4 steps; warm-up runs leave no spikes; the sums are those of Python."""
+    monkeypatch.setattr(meter, "COUNTED", 6)
+    sums, losses = [], []
+    for graph in (False, True):
+        config = digits(graph)
+        config = replace(config, options={"synops": 400}, early_time_steps=(), early=())
+        training = prepare(config)
+        assert training.pruner.uses is not None
+        assert training.pruner.uses.interval == training.total_steps // 6 > 1
+        batches = [batch for epoch in range(2) for batch in training.train.epoch(epoch)][:12]
+        losses.append([training.step(*batch).item() for batch in batches])
+        sums.append(training.pruner.memory["activity"].cpu())
+    assert isinstance(training.compute, Graph)
+    assert set(training.compute.captures) == {True, False}
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert sums[0][-1] == sums[1][-1], "the same images"
+    assert float(sums[1].sum()) == pytest.approx(float(sums[0].sum()), rel=0.05)
 
 
 def test_a_stopped_run_is_captured_again(tmp_path):

@@ -7,11 +7,12 @@ import torch
 from refusal import refused
 from torch import nn
 
-from spikewire import STDS, Budget, GradR, Magnitude, build, data, measure
+from spikewire import SET, STDS, UPR, Budget, DeepR, GradR, Magnitude, RigL, build, data, measure
 from spikewire.formats import packed
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Dropout, Spiking, conv, linear
 from spikewire.nn.neurons import LIF
+from spikewire.pruning import meter as meters
 from spikewire.pruning.meter import position_bytes
 
 
@@ -230,6 +231,41 @@ def test_operations_per_image_are_met_on_the_training_images(epochs):
     assert found.synops == pytest.approx(4000, rel=0.03 if epochs == 3 else 0.02)
 
 
+@pytest.mark.slow
+def test_operations_are_met_when_few_steps_are_counted(monkeypatch):
+    """At one of 4 steps of 264: a run of 1,000 steps or more counts at least 256."""
+    monkeypatch.setattr(meters, "COUNTED", 64)
+    model, pruner, _ = fit_digits(Budget(synops=4000), 12)
+    assert pruner.uses.interval == 4
+    found = measure(model.eval(), digits_images()[0], pruner.finish())
+    assert found.synops == pytest.approx(4000, rel=0.02)
+
+
+def test_spikes_are_counted_at_the_first_step_and_every_n_th(monkeypatch):
+    monkeypatch.setattr(meters, "COUNTED", 2)
+    summed, images = [], []
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pruner = Budget(synops=1e9).attach(model, optimizer, total_steps=8)
+    assert pruner.uses.interval == 4
+    pruner.uses.sum_over_ranks = lambda tensor: summed.append(pruner.step) or tensor
+    for step in range(8):
+        train(model, optimizer, 1, step)
+        assert not pruner.uses.pending.any()
+        images.append(pruner.memory["activity"][-1].item())
+    assert summed == [1, 5], "ranks are summed over only where spikes were counted"
+    assert images == pytest.approx([4.0] * 4 + [0.9 * 4 + 4] * 4)
+
+
+def test_a_run_of_any_length_counts_256_steps_or_one_of_16():
+    for total, interval in [(1, 1), (300, 1), (880, 3), (5000, 16), (10**6, 16)]:
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        pruner = Budget(synops=1e9).attach(model, optimizer, total_steps=total)
+        assert pruner.uses.interval == interval
+        pruner.detach()
+
+
 @pytest.mark.parametrize("epochs", LENGTHS)
 def test_the_packed_file_has_the_target_size(epochs, tmp_path):
     model, pruner, _ = fit_digits(Budget(bytes=14_000), epochs)
@@ -244,6 +280,37 @@ def test_the_packed_file_has_the_target_size(epochs, tmp_path):
     assert size == pytest.approx(14_000, rel=0.01)
 
 
+def moderate():
+    """600,000 weights in convolutions with BatchNorm and linear layers, for 16 x 16 images."""
+    torch.manual_seed(0)
+    layers = {"conv1": conv(3, 32, 3, padding=1), "bn1": nn.BatchNorm2d(32), "lif1": LIF()}
+    layers |= {"pool1": nn.MaxPool2d(2), "conv2": conv(32, 64, 3, padding=1)}
+    layers |= {"bn2": nn.BatchNorm2d(64), "lif2": LIF(), "pool2": nn.MaxPool2d(2)}
+    layers |= {"flatten": nn.Flatten(), "fc1": linear(1024, 560), "lif3": LIF()}
+    layers |= {"fc2": linear(560, 10), "lif4": LIF()}
+    return Spiking(layers, time_steps=2, input_shape=(3, 16, 16), classes=10)
+
+
+@pytest.mark.parametrize("kind", [Budget, RigL, UPR])
+@pytest.mark.parametrize("target", [30_000, 200_000, 800_000])
+def test_the_packed_file_of_a_convolutional_network_is_within_a_percent(kind, target, tmp_path):
+    """Gaps above 255, a byte per gap, a bit per position: all three ways of storing positions."""
+    model = moderate()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    pruner = kind(bytes=target, every=1).attach(model, optimizer, total_steps=4)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (model(5 * torch.rand(8, 3, 16, 16)) - 1).square().sum().backward()
+        optimizer.step()
+    for name, mask in pruner.finish().items():  # weights regrown at 0 that never moved are not
+        weight = model.get_parameter(name).data  # written; a run of four steps has some
+        weight[mask & (weight == 0)] = 1e-3
+    names = list("0123456789")
+    network = trace_model(model.eval(), classes=names, mean=(0.5,) * 3, std=(0.3,) * 3)
+    size = packed.write(network, tmp_path / "net.safetensors", "fp16")
+    assert size == pytest.approx(target, rel=0.01)
+
+
 @pytest.mark.parametrize("density", [0.5, 0.2, 0.1, 0.02, 0.001])
 def test_the_bytes_of_positions_are_those_of_the_file(density):
     generator = torch.Generator().manual_seed(0)
@@ -256,7 +323,8 @@ def test_the_bytes_of_positions_are_those_of_the_file(density):
 
 
 @pytest.mark.parametrize("options", [{"synops": 4000}, {"bytes": 9000}, {"synapses": 0.1}])
-def test_a_run_on_images_resumes_with_the_same_bits(options):
+def test_a_run_on_images_resumes_with_the_same_bits(options, monkeypatch):
+    monkeypatch.setattr(meters, "COUNTED", 6)  # of 22 steps one of 3; step 10 is not counted
     torch.manual_seed(1)
     whole, _, _ = fit_digits(Budget(**options, every=4), 1)
     torch.manual_seed(1)
@@ -272,6 +340,12 @@ METHODS = [
     (GradR, "synapses", 0.2, 0.02),
     (STDS, "synapses", 0.2, 0.02),
     (STDS, "bytes", 12_000, 0.03),
+    (RigL, "synapses", 0.2, 1e-4),
+    (RigL, "bytes", 12_000, 0.03),
+    (SET, "synapses", 0.2, 1e-4),
+    (SET, "bytes", 12_000, 0.03),
+    (UPR, "synapses", 0.2, 0.01),
+    (UPR, "bytes", 12_000, 0.03),
 ]
 
 
@@ -301,13 +375,16 @@ def test_fewer_time_steps_in_training_are_counted_as_all():
         first = pruner.layers[0].state["cost"]
         assert not first.any(), "the first layer sees an image"
         assert pruner.layers[1].state["cost"].sum() >= 0
-    assert counts == [32.0, 32.0]  # 64 images, halved at the update
+    assert counts == [64.0, 64.0]
 
 
 def test_units_exclude_each_other_and_what_decides_instead_of_a_target():
     refused(lambda: Budget(synops=1.0, bytes=1.0), "synops", "bytes", "not both")
     refused(lambda: GradR(alpha=0.1, synapses=0.1), "alpha", "synapses", "not both")
     refused(lambda: STDS(limit=0.1, bytes=10), "limit", "bytes", "not both")
+    refused(lambda: DeepR(synapses=0.1), "synapses", "deepr", "per layer", "use connectivity")
+    refused(lambda: RigL(synops=10.0), "synops", "rigl", "firing", "synapses or bytes")
+    refused(lambda: UPR(synapses=0.1, bytes=10), "synapses", "bytes", "not both")
     refused(lambda: Budget(synops=0.0), "synops", "0.0", "above 0")
     assert GradR().alpha == 1e-3
     assert GradR(synapses=0.1).alpha is None

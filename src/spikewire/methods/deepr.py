@@ -37,6 +37,7 @@ class DeepR(Masked):
     """
 
     name = "deepr"
+    counts = "it keeps a number of weights per layer"
     for_trained = {"initial": "largest"}
 
     connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")

@@ -10,6 +10,7 @@ class Dense(Masked):
     """Every synapse exists, always."""
 
     name = "dense"
+    counts = "it prunes nothing"
 
     def init(self, pruner: Pruner) -> None:
         """Mark every synapse as present."""

@@ -10,27 +10,30 @@ from torch import Tensor
 from spikewire.pruning import (
     ALLOCATIONS,
     INITIAL,
+    Counted,
     Layer,
     Masked,
     Pruner,
-    first_masks,
+    begin_layers_,
+    refill_layers,
     setting,
     top_k_mask,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RigL(Masked):
+class RigL(Masked, Counted):
     """A fixed count: drop the smallest weights, grow where the dense gradient is largest.
 
     Every `every` steps until `until` of the run, in each layer, ``drop (1 + cos(pi x)) / 2`` of the
     present synapses are replaced; x runs from 0 to 1. New ones start at weight 0; one that was just
-    dropped may be chosen again and then keeps its weight. A step that changes masks also trains.
+    dropped may be chosen again and then keeps its weight. A step that changes masks also trains. In
+    a unit other than `connectivity` a layer keeps its cost instead of its number of synapses.
     """
 
     name = "rigl"
+    default = 0.05
 
-    connectivity: float = setting(0.05, "target fraction of weights", within="(0, 1]")
     allocation: str = setting("erk", "synapses per layer", choices=ALLOCATIONS)
     initial: str = setting(
         "largest", "synapses present at first: random, or the largest weights", choices=INITIAL
@@ -43,10 +46,9 @@ class RigL(Masked):
 
     def init(self, pruner: Pruner) -> None:
         """Choose the first synapses, as many per layer as the allocation gives it."""
-        target = pruner.shared_target or self.connectivity
-        masks = first_masks(pruner, target, self.allocation, self.initial)
-        for layer, mask in zip(pruner.layers, masks, strict=True):
-            layer.state["mask"] = mask
+        self.start_meter(pruner)
+        begin_layers_(self, pruner, self.allocation, self.initial)
+        for layer in pruner.layers:
             layer.state["promise"] = torch.zeros_like(layer.weight)
 
     def due(self, pruner: Pruner, step: int) -> bool:
@@ -64,19 +66,22 @@ class RigL(Masked):
         return layer.grad.abs()
 
     def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
-        """Replace the smallest weights by the absent synapses of highest score; counts stay."""
+        """Replace the smallest weights by the absent synapses of highest score."""
         if not self.due(pruner, pruner.step):
             return
         done = pruner.step / (self.until * pruner.total_steps)
-        fraction = self.replaced(done)
+        kept = []
         for layer in layers:
-            mask, weight = layer.state["mask"], layer.weight
+            mask = layer.state["mask"]
             present = int(mask.sum())
-            moves = min(round(fraction * present), mask.numel() - present)
-            kept = self.kept(mask, weight, present - moves)
-            grown = top_k_mask(torch.where(kept, -1.0, layer.state["promise"]), moves)
-            layer.state["mask"].copy_(kept | (mask & grown))
-            self.grow_(pruner, layer, grown & ~mask)
+            moves = min(round(self.replaced(done) * present), mask.numel() - present)
+            kept.append(self.kept(mask, layer.weight, present - moves))
+        promises = [layer.state["promise"] for layer in layers]
+        chosen = refill_layers(self, pruner, layers, promises, kept)
+        for layer, mask in zip(layers, chosen, strict=True):
+            grown = mask & ~layer.state["mask"]
+            layer.state["mask"] &= mask
+            self.grow_(pruner, layer, grown)
 
     def replaced(self, done: float) -> float:
         """Return the fraction of the present synapses to replace, ``drop (1 + cos(pi x)) / 2``."""

@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spikewire.pruning import (
+    Counted,
     Latent,
     Layer,
     Pruner,
     all_present,
     cubic,
     highest_absent,
-    select_masks,
     setting,
 )
 
@@ -22,16 +23,16 @@ DECIDED = 1e4  # of a hardened gate: its sigmoid is exactly 0 or 1, whatever the
 
 
 @dataclass(frozen=True, kw_only=True)
-class UPR(Latent):
+class UPR(Latent, Counted):
     """A sigmoid gate on every synapse, trained against a price on open gates, then hardened.
 
     ``w = v sigmoid(k g)``; v and g both follow the gradient, and g also pays ``penalty * cost`` for
     an open gate, where cost is how often the weight is used (once in a linear layer, once per
     position in a convolution), scaled to mean 1 unless `per_use`. The slope k grows from
     `first_slope` to `slope`, by the same factor per step. At `harden` of the run gates become 0 or
-    1, and v continues to train. With `connectivity` all gates of a layer are shifted by the same
-    amount, so that the fraction that is open follows a cubic schedule to the target; the penalty
-    then only ranks.
+    1, and v continues to train. With a target all gates of a layer are shifted by the same amount,
+    so that the fraction that is open, in the unit of the target, follows a cubic schedule to it;
+    the penalty then only ranks, and in a unit other than `connectivity` its cost is that unit's.
 
     The authors' settings for CIFAR-10 are ``penalty=1e-11, per_use=True, first_gate=0,
     first_slope=5, slope=1000, gate_rate=1, epsilon=1e-8, harden=0.8``; ours are for runs a hundred
@@ -41,9 +42,6 @@ class UPR(Latent):
 
     name = "upr"
 
-    connectivity: float | None = setting(
-        None, "target fraction of weights; none: the penalty decides", within="(0, 1]"
-    )
     penalty: float = setting(1e-6, "price of an open gate, lambda", within="[0, inf)")
     per_use: bool = setting(
         False, "the price is per use of the weight, as published; false: per mean use"
@@ -75,7 +73,9 @@ class UPR(Latent):
             layer.state["second"] = torch.zeros_like(weight)
             layer.state["mask"] = all_present(layer)
             layer.state["slope"] = weight.new_full((), self.first_slope, dtype=torch.float64)
-        pruner.count_uses(relative=not self.per_use)
+        self.start_meter(pruner)
+        if pruner.uses is None:
+            pruner.count_uses(relative=not self.per_use)
 
     def before_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Split dL/dw between value and gate.
@@ -88,15 +88,24 @@ class UPR(Latent):
             return
         assert pruner.uses is not None
         pruner.uses.update_costs_(pruner.layers)
+        mean = self.mean_cost(pruner)
         for layer in layers:
             gradient, k = layer.grad, layer.state["slope"]
             soft = self.openness(layer)
             bend = k * soft * (1 - soft)
-            price = self.penalty * layer.state["cost"]
+            price = self.penalty * (layer.state["cost"] / mean).to(gradient.dtype)
             self.move_gate_(
                 layer, bend * (gradient * layer.state["latent"] + price), pruner.step + 1
             )
             layer.weight.grad.mul_(soft)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def mean_cost(self, pruner: Pruner) -> Any:
+        """Return what costs are divided by: their mean per weight, 1 where they have that mean."""
+        if self.per_use or self.unit in ("", "connectivity"):
+            return 1
+        sizes = [layer.weight.numel() for layer in pruner.layers]
+        means = [layer.state["cost"].double().mean() for layer in pruner.layers]
+        return sum(n * mean for n, mean in zip(sizes, means, strict=True)) / sum(sizes)
 
     def openness(self, layer: Layer) -> Tensor:
         """Return ``sigmoid(k g)``."""
@@ -125,15 +134,15 @@ class UPR(Latent):
     def due(self, pruner: Pruner) -> bool:
         """Return whether gates are shifted after this step."""
         soft = pruner.progress < self.harden
-        return soft and self.connectivity is not None and pruner.step % self.every == 0
+        return soft and bool(self.unit) and pruner.step % self.every == 0
 
     def shift_(self, pruner: Pruner, layers: Sequence[Layer]) -> list[Tensor]:
         """Shift gates until as many are open as the schedule says; return which are open."""
-        if self.connectivity is None:
+        if not self.unit:
             return [self.open_gates(layer) for layer in layers]
         done = pruner.progress / self.harden
         gates = [layer.state["gate"] for layer in layers]
-        masks = select_masks(layers, gates, lambda x: cubic(done, 1.0, pruner.target_of(x)))
+        masks = self.select(pruner, layers, gates, lambda target: cubic(done, 1.0, target))
         for gate, level in zip(gates, highest_absent(gates, masks), strict=True):
             gate.sub_(level)
         return masks

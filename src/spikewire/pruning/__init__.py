@@ -10,8 +10,9 @@ from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
 from spikewire.pruning.costs import UseCounter
 from spikewire.pruning.first import INITIAL, first_masks
 from spikewire.pruning.layers import Layer, Targets, prunable
+from spikewire.pruning.layerwise import begin_layers_, refill_layers
 from spikewire.pruning.masks import apply_masks, connectivity
-from spikewire.pruning.method import Latent, Masked, Method, all_present
+from spikewire.pruning.method import UNITS, Latent, Masked, Method, all_present
 from spikewire.pruning.moments import reset_moments_, warn_of_weight_decay
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import (
@@ -23,7 +24,7 @@ from spikewire.pruning.selection import (
     target_count,
     top_k_mask,
 )
-from spikewire.pruning.units import UNITS, Counted, Priced
+from spikewire.pruning.units import Counted, Priced
 from spikewire.pruning.updates import drag_, rectify
 from spikewire.pruning.warn import warn_caller
 from spikewire.schedules import cubic
@@ -47,6 +48,7 @@ __all__ = [
     "all_present",
     "allocate",
     "apply_masks",
+    "begin_layers_",
     "check",
     "connectivity",
     "cubic",
@@ -58,6 +60,7 @@ __all__ = [
     "prunable",
     "random_mask",
     "rectify",
+    "refill_layers",
     "require_finite",
     "reset_moments_",
     "select_masks",

@@ -146,10 +146,14 @@ class Meter:
         positions: uses per image of a weight of each layer, by its name, where counted.
         rounds: how often masks are selected, where costs depend on the selection.
         capturable: whether `see` only adds to tensors in place, which a CUDA graph repeats.
+        counting: whether the forward passes of the next step are counted.
+        pending: sums of the step that is not taken up yet, where forward passes are counted.
     """
 
     rounds = 1
     capturable = False
+    counting = False
+    pending: Any = None
 
     def __init__(self, pruner: "Pruner") -> None:
         assert pruner.model is not None
@@ -164,6 +168,9 @@ class Meter:
 
     def end_step(self) -> None:
         """Take up what was seen in a step, before the method acts on it."""
+
+    def resume(self) -> None:
+        """Continue at the pruner's step."""
 
     def update_costs_(self, layers: Sequence[Layer]) -> None:
         """Write ``layer.state["cost"]``."""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
 
 FRAMES = 256  # frames of a layer's input that are counted per step, evenly spaced
-KEPT = 0.5  # weight of earlier steps in the running mean, when masks are updated
+COUNTED = 256  # steps of a run in which spikes are counted, at least
+SELDOM = 16  # steps between two of them, at most
+KEPT = 0.9  # weight of the past in the running mean, at every step that is counted
 GAP = 255  # positions that one byte of a packed file can skip
 HEADER = (460, 480, 60)  # bytes of a packed file's header: alone, per layer, per bias
 
@@ -90,12 +92,13 @@ class Synapses(Meter):
 class SynOps(Meter):
     """The synaptic operations of each weight per image: the spikes that reach it.
 
-    Spikes are counted in the forward passes of training, in evenly spaced frames, and averaged over
-    images with weights that halve at every update of the masks. A spike that dropout has scaled
-    counts as its value, so that the mean is that of the network without dropout. A layer whose
-    inputs have more than one value other than 0, such as an image, makes no synaptic operations but
-    multiply-accumulates: it costs nothing here. A network with an attribute `time_steps` that is
-    trained with fewer of them than it was attached with is counted as if it had all.
+    Spikes are counted in the forward passes of training, in evenly spaced frames, at one of up to
+    16 steps, and averaged over images: ``sums <- 0.9 sums + those of a step``. A spike that dropout
+    has scaled counts as its value, so that the mean is that of the network without dropout. A layer
+    whose inputs have more than one value other than 0, such as an image, makes no synaptic
+    operations but multiply-accumulates: it costs nothing here. A network with an attribute
+    `time_steps` that is trained with fewer of them than it was attached with is counted as if it
+    had all.
 
     Args:
         pruner: the pruner; the sums are in its `memory`, costs in ``layer.state["cost"]``.
@@ -123,10 +126,16 @@ class SynOps(Meter):
         self.parts = dict(zip(names, self._split(self.pending), strict=True))
         pruner.memory["activity"] = torch.zeros_like(self.pending)
         self.batch = 0
+        self.interval = min(SELDOM, max(1, pruner.total_steps // COUNTED))
+        self.resume()
         self.hooks.handles.append(model.register_forward_pre_hook(_BatchHook(self)))
 
     def _split(self, sums: Tensor) -> Sequence[Tensor]:
         return sums[:-1].split(self.sizes)
+
+    def resume(self) -> None:
+        """Find out whether the next step is counted: the first is, and then every n-th."""
+        self.counting = self.pruner.step % self.interval == 0
 
     def begin(self, images: Tensor) -> None:
         """Note how many images the model is given."""
@@ -135,7 +144,7 @@ class SynOps(Meter):
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         """Add the spikes of a forward pass in training."""
-        if not module.training:
+        if not (module.training and self.counting):
             return
         features = 1 if layer.weight.dim() == 2 else layer.weight.dim() - 1
         frames = inputs.reshape(-1, *inputs.shape[inputs.dim() - features :])
@@ -150,18 +159,20 @@ class SynOps(Meter):
         part[-1] += analogue
 
     def end_step(self) -> None:
-        """Add what was seen, on all ranks, to the running sums."""
-        self.pruner.memory["activity"] += self.sum_over_ranks(self.pending)
-        self.pending.zero_()
+        """Add what was seen, on all ranks, to the running sums; earlier steps then weigh less."""
+        if self.counting:
+            sums = self.pruner.memory["activity"]
+            sums.mul_(KEPT).add_(self.sum_over_ranks(self.pending))
+            self.pending.zero_()
+        self.resume()
 
     def update_costs_(self, layers: Sequence[Layer]) -> None:
-        """Write the mean operations per image; earlier steps then weigh less."""
+        """Write the mean operations per image."""
         sums = self.pruner.memory["activity"]
         images = sums[-1].clamp(min=1.0)
         for layer, part in zip(self.layers, self._split(sums), strict=True):
             cost = part[:-1] / images * (part[-1] == 0)
             layer.state["cost"].copy_(cost.view_as(layer.state["cost"]))
-        sums *= KEPT
 
     def fraction(self, target: float, dense: Tensor) -> Tensor:
         """Return the target as a fraction of the dense network's operations."""
@@ -181,8 +192,9 @@ class _BatchHook:
 
     @torch.no_grad()
     def __call__(self, module: nn.Module, args: Any) -> None:
-        if self.meter is not None and module.training and args:
-            self.meter.begin(args[0])
+        meter = self.meter
+        if meter is not None and meter.counting and module.training and args:
+            meter.begin(args[0])
 
 
 class Bytes(Meter):

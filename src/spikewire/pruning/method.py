@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spikewire.errors import not_sparsity
+from spikewire.errors import SpikewireError, not_sparsity
 from spikewire.fields import declared, only_one, validate
 from spikewire.pruning.layers import Layer, Targets, prunable
 from spikewire.pruning.moments import cancel_weight_decay_, reset_moments_
 from spikewire.pruning.pruner import Pruner
+
+UNITS = ("connectivity", "synapses", "synops", "bytes")  # of a target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +38,17 @@ class Method:
 
     name: ClassVar[str] = ""
     exclusive: ClassVar[tuple[str, ...]] = ()  # fields of which only one may be given
+    counts: ClassVar[str] = "it keeps a number of weights"  # why it takes no other unit
     for_trained: ClassVar[dict[str, Any]] = {}  # values for trained weights (``--start``)
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Answer a sparsity with the connectivity that is meant."""
         if "sparsity" in given and "sparsity" not in declared(cls):
             raise not_sparsity("sparsity", given["sparsity"], "connectivity={}")
+        for unit in [x for x in UNITS if x in given and x not in declared(cls)]:
+            taken = [x for x in UNITS if x in declared(cls)]
+            instead = f"; use {' or '.join(taken)}" if taken else ""
+            raise SpikewireError(f"{unit}: {cls.name} has no such target: {cls.counts}{instead}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

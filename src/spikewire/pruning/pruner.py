@@ -328,6 +328,8 @@ class Pruner:
         self._steps.guard(self.layers)
         seen = {k: v.to(layers[k].weight.device) for k, v in state["seen"].items()}
         self._counter = MaskCounter(seen)
+        if self.uses is not None:
+            self.uses.resume()
 
     def _require_attached(self) -> None:
         if not self.layers:

@@ -14,12 +14,11 @@ from torch import Tensor
 from spikewire.fields import setting
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.meter import METERS
-from spikewire.pruning.method import Method
+from spikewire.pruning.method import UNITS, Method
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import select_masks, target_count, top_k_mask
 from spikewire.pruning.spending import cost_of, dense_cost, masks_within
 
-UNITS = ("connectivity", "synapses", "synops", "bytes")
 LEAST_PRICE = 1e-3  # of the mean cost of a weight: what is free is not infinitely attractive
 
 Schedule = Callable[[Any], Any]  # of a fraction: a float, or a 0-d tensor where a GPU computed it
@@ -33,6 +32,7 @@ class Counted(Method):
     """
 
     exclusive = ("connectivity", "synapses", "bytes")
+    counts = "its masks are fixed before the end of the run and cannot follow the firing"
     default: ClassVar[float | None] = None  # the connectivity where no target is given
 
     connectivity: float | None = setting(None, "target fraction of weights", within="(0, 1]")

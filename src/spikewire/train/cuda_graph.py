@@ -4,12 +4,14 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from spikewire.distributed import Ranks
 from spikewire.nn.layers import Spiking
+from spikewire.pruning.costs import Meter
 
 WARMUP_RUNS = 3  # in which kernels are compiled and cuDNN tries its algorithms
 
@@ -37,46 +39,74 @@ def why_not(model: nn.Module, method: str, ranks: Ranks) -> str:
 class Graph:
     """Replays `learn(images, labels)`: leaves gradients in the model, returns the loss.
 
-    It is captured at the first call, and again where `model.time_steps` has changed. Parameters and
-    buffers keep their addresses, and gradients are the same tensors at every call. Random numbers
-    and BatchNorm's statistics advance as if `learn` had been called.
+    It is captured at the first call, and again where `model.time_steps` has changed. Where a meter
+    counts the spikes of some steps only, those are one graph and the others another; they share
+    their memory, since only one of them is in use at a time. Parameters and buffers keep their
+    addresses, and gradients are the same tensors at every replay of a graph. Random numbers and
+    BatchNorm's statistics advance as if `learn` had been called.
+
+    Args:
+        learn: what is captured.
+        model: the network.
+        meter: what looks at its forward passes, if anything does.
     """
 
-    def __init__(self, learn: Learn, model: nn.Module) -> None:
+    def __init__(self, learn: Learn, model: nn.Module, meter: Meter | None = None) -> None:
         assert isinstance(model, Spiking)
-        self.learn, self.model = learn, model
+        self.learn, self.model, self.meter = learn, model, meter
         self.time_steps = 0
+        self.captures: dict[bool, _Capture] = {}  # by whether spikes are counted
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Replay for these images and labels, of the same shapes as at the first call."""
-        if self.time_steps != self.model.time_steps:
+        if self.time_steps != self.model.time_steps or self._counting not in self.captures:
             self._capture(images, labels)
+        capture = self.captures[self._counting]
         self.images.copy_(images)
         self.labels.copy_(labels)
-        self.graph.replay()
-        for parameter, gradient in self.gradients:
+        capture.graph.replay()
+        for parameter, gradient in capture.gradients:
             parameter.grad = gradient
-        return self.loss.clone()
+        return capture.loss.clone()
+
+    @property
+    def _counting(self) -> bool:
+        return self.meter is not None and self.meter.counting
 
     def _capture(self, images: Tensor, labels: Tensor) -> None:
-        torch.cuda.synchronize()  # the last graph must have ended before it is freed
-        self.graph = torch.cuda.CUDAGraph()
-        self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []
-        self.images, self.labels = images.clone(), labels.clone()
+        if self.time_steps != self.model.time_steps:
+            torch.cuda.synchronize()  # the last graphs must have ended before they are freed
+            self.captures = {}
+            self.images, self.labels = images.clone(), labels.clone()
         self._warm_up()
-        with torch.cuda.graph(self.graph):
-            self.loss = self.learn(self.images, self.labels)
-        self.gradients = [(parameter, parameter.grad) for parameter in self.model.parameters()]
+        graph = torch.cuda.CUDAGraph()
+        pool = next((other.graph.pool() for other in self.captures.values()), None)
+        with torch.cuda.graph(graph, pool=pool):
+            loss = self.learn(self.images, self.labels)
+        gradients = [(parameter, parameter.grad) for parameter in self.model.parameters()]
+        self.captures[self._counting] = _Capture(graph, loss, gradients)
         self.time_steps = self.model.time_steps
 
     def _warm_up(self) -> None:
         """Run on a side stream, as a capture requires, and restore all state."""
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        kept = [*self.model.buffers()]
+        if self.meter is not None and self.meter.pending is not None:
+            kept.append(self.meter.pending)
+        before = [tensor.clone() for tensor in kept]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream), torch.random.fork_rng([self.images.device]):
             for _ in range(WARMUP_RUNS):
                 self.learn(self.images, self.labels)
         torch.cuda.current_stream().wait_stream(stream)
-        for buffer, before in buffers:
-            buffer.copy_(before)
+        for tensor, value in zip(kept, before, strict=True):
+            tensor.copy_(value)
+
+
+@dataclass(frozen=True)
+class _Capture:
+    """A captured graph and the tensors it writes."""
+
+    graph: torch.cuda.CUDAGraph
+    loss: Tensor
+    gradients: list[tuple[nn.Parameter, Tensor | None]]

@@ -99,7 +99,7 @@ class Training:
         if reason := why_not(self.model, self.pruner.method.name, self.ranks):
             warnings.warn(f"graph: not used, since {reason}", stacklevel=2)
             return self.learn
-        return Graph(self.learn, self.model)
+        return Graph(self.learn, self.model, self.pruner.uses)
 
     @torch.no_grad()
     def _scale_to_fire_(self) -> None:

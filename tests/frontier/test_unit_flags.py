@@ -1,0 +1,84 @@
+"""Targets in units at the command line: train, frontier, report, and what they leave behind."""
+
+import json
+
+import pytest
+
+from spikewire.config import resolve
+from spikewire.frontier import plan
+from spikewire.runs.rundir import RunDir
+from spikewire.train.loop import fit
+
+NETWORK = '''
+from torch import nn
+from spikewire.nn.layers import Spiking, conv, linear
+from spikewire.nn.neurons import LIF
+
+
+def net():
+    """A convolution, whose weights stand for up to 64 synapses, and two linear layers."""
+    layers = {"conv": conv(1, 8, 3, padding=1), "lif1": LIF(), "pool": nn.MaxPool2d(2)}
+    layers |= {"flatten": nn.Flatten(), "fc1": linear(128, 100), "lif2": LIF()}
+    layers |= {"fc2": linear(100, 10), "lif3": LIF()}
+    return Spiking(layers, time_steps=2, input_shape=(1, 8, 8), classes=10)
+'''
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Flags of a short run of a small network with a convolution."""
+    (tmp_path / "small.py").write_text(NETWORK)
+    model = f"--model={tmp_path / 'small.py'}:net"
+    return ["--dataset=digits", model, "--epochs=2", "--time-steps=2", "--batch-size=128"]
+
+
+def test_train_meets_a_target_in_synapses_and_prints_it(call, tiny, tmp_path):
+    run = tmp_path / "run"
+    code, out, err = call("train", "--method=budget", "--synapses=0.1", *tiny, f"--out={run}")
+    assert (code, err) == (0, "")
+    config, last = RunDir(run).config(), RunDir(run).history()[-1]
+    assert (config.unit, config.target) == ("synapses", 0.1)
+    assert last["measured"]["synapses"] == pytest.approx(0.1, abs=1e-4)
+    assert last["connectivity"] != pytest.approx(0.1, abs=0.01)
+    assert "synapses 10.00%" in " ".join(out.split())
+
+
+def test_a_frontier_and_a_report_in_synapses(call, tiny, tmp_path):
+    folder = tmp_path / "runs"
+    words = ["--methods=budget,rigl", "--unit=synapses", "--targets=0.3", "--seeds=1"]
+    flags = dict(word.removeprefix("--").split("=") for word in tiny)
+    flags = {key.replace("-", "_"): value for key, value in flags.items()}
+    for job in plan([flags.pop("dataset")], ["budget", "rigl"], [0.3], 1, "synapses"):
+        fit(resolve(flags=job.settings(flags)), folder / job.name)  # in this process: faster
+    code, out, err = call("frontier", *words, *tiny, f"--out={folder}")
+    assert (code, err) == (0, "")
+    content = json.loads((folder / "frontier.json").read_text())
+    assert [row["method"] for row in content["runs"]] == ["budget", "rigl"]
+    for row in content["runs"]:
+        assert (row["unit"], row["target"]) == ("synapses", 0.3)
+        assert row["actual"] == pytest.approx(0.3, abs=1e-3)
+        assert RunDir(folder / row["name"]).history()[-1]["measured"]["synapses"] == row["actual"]
+    assert "synapses 30.0" in out
+    assert list(folder.glob("frontier-synapses.*"))
+    page = tmp_path / "page.html"
+    assert call("report", "--unit=synapses", folder, "-o", page)[0] == 0
+    assert "Accuracy against synapses" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["frontier", "--unit=synapse", "--targets=0.1"], "did you mean 'synapses'"),
+        (["frontier", "--unit=bytes"], "--targets: None is not allowed"),
+        (["frontier", "--unit=bytes", "--connectivity=0.1"], "without --unit and --targets"),
+        (["report", "--unit=byte", "runs"], "did you mean 'bytes'"),
+        (["train", "--method=deepr", "--synapses=0.1"], "--synapses: belongs to budget"),
+        (["train", "--method=rigl", "--synops=100"], "--synops: belongs to budget"),
+        (["train", "--synapses=0.1", "--bytes=1000", "--method=rigl"], "not both"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(call, words, said):
+    code, _, err = call(*words)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
