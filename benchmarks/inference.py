@@ -164,7 +164,7 @@ def make_second_layer(runtime: Runtime, images: Tensor) -> Callable[[], object]:
     (first, second), batch = engine.layers[:2], len(images)
     current = engine.compute_current(images.numpy())
     state = first.make_state(batch)
-    words = first.fire_(engine.call, current, runtime.network.time_steps, state)
+    words: Any = first.fire_(engine.call, current, runtime.network.time_steps, state)
     return lambda: engine.advance_(second, words, second.make_state(batch))
 
 
