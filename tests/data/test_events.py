@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusal import refused
@@ -24,7 +23,7 @@ SAMPLES = Path(__file__).parents[2].parent / "shared" / "data" / "event_format_s
 def sample(name):
     """Return a published recording, which is not redistributed with the tests."""
     if not (SAMPLES / name).is_file():
-        skip(f"needs {name}, a published recording, in ../shared/data/event_format_samples")
+        pytest.skip(f"needs {name}, a published recording, in ../shared/data/event_format_samples")
     return SAMPLES / name
 
 
