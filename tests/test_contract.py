@@ -455,6 +455,7 @@ def train_on_rank(rank, folder, names):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_ranks_hold_the_same_masks_and_weights(tmp_path):
     torch.multiprocessing.spawn(train_on_rank, (str(tmp_path), list(METHODS)), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))

@@ -363,7 +363,9 @@ def test_a_run_that_may_restart_needs_a_name(monkeypatch):
 def test_a_mistake_is_reported_once(tmp_path, started):
     process = started(*TRAIN, "--out", tmp_path / "run", "--batch-size", 1)
     (line,) = messages(process)
-    assert line.endswith("batch_size: 1 is not allowed; it must be at least the number of ranks, 2")
+    assert line.endswith(
+        "--batch-size: 1 is not allowed; it must be at least the number of ranks, 2"
+    )
     assert process.returncode != 0
     assert not (tmp_path / "run").exists()
 

@@ -31,7 +31,7 @@ def resume(whole, folder, kills):
     return repeated
 
 
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [18, pytest.param(1, marks=pytest.mark.slow)])
 def test_kill_before_each_change_of_a_file(whole, tmp_path, faults, stride):
     kills, steps = 0, 0
     for number in range(1, 1000, stride):
@@ -59,7 +59,9 @@ def test_kill_while_a_checkpoint_is_written(whole, tmp_path, faults, after):
     faults("SIGXFSZ during a write", len(SIZES), len(SIZES), steps)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("wanted", [5, pytest.param(60, marks=pytest.mark.slow)])
 def test_repeated_kills_at_random_moments(whole, tmp_path, faults, wanted, number):
     rng, kills, steps = random.Random(wanted), 0, 0

@@ -123,6 +123,7 @@ def started_once(folder: Path) -> bool:
 # ---------------------------------------------------------------------- Ray
 
 
+@pytest.mark.slow
 def test_ray_gives_the_results_of_the_local_engine(local, address, call, tmp_path):
     code, out, err = call(*WORDS, *SHORT, *on_ray(address), "--out", tmp_path)
     assert (code, err) == (0, "")
@@ -163,6 +164,7 @@ def test_a_training_that_is_killed_each_time_fails(address, tmp_path):
     assert err.endswith(f"{FIRST}: killed by SIGKILL, and so were {RETRIES} retries\n")
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_recorded_and_not_retried(local, address, call, tmp_path):
     folder = shutil.copytree(local, tmp_path / "failing")
     run = folder / FIRST

@@ -256,7 +256,7 @@ def test_the_flag_trains_against_a_teacher(taught, tmp_path, capsys, monkeypatch
     capsys.readouterr()
     assert main([*words, "--out", "x", "--teacher", "nobody"]) == 2
     error = capsys.readouterr().err
-    assert error == "spikewire: teacher: nobody: is not a run directory; it has no config.toml\n"
+    assert error == "spikewire: --teacher: nobody: is not a run directory; it has no config.toml\n"
     assert not (tmp_path / "x").exists()
 
 
