@@ -71,7 +71,7 @@ def test_repeated_kills_at_random_moments(whole, tmp_path, faults, wanted, numbe
         count = 0
         while not (folder / "run/model.safetensors").exists():
             process = start(train, folder / "run", folder / "taken")
-            process.join(rng.uniform(0, whole[1]))
+            process.join(rng.uniform(0, 2 * whole[1]))  # a resume takes time too
             process.kill() if number == signal.SIGKILL else process.terminate()
             process.join()
             count += process.exitcode in (-number, 128 + number)

@@ -96,7 +96,7 @@ def build(input_shape, classes):
 def files(tmp_path, monkeypatch):
     """A working directory with one Python file per library."""
     monkeypatch.chdir(tmp_path)
-    sources = {"data": LOAD, "snn": SNNTORCH, "jelly": SPIKINGJELLY, "norse_net": NORSE}
+    sources = {"own_data": LOAD, "snn": SNNTORCH, "jelly": SPIKINGJELLY, "norse_net": NORSE}
     for name, text in sources.items():
         Path(f"{name}.py").write_text(textwrap.dedent(text))
     return tmp_path
@@ -110,13 +110,13 @@ def config(**flags):
 @pytest.mark.parametrize(
     ("dataset", "model"),
     [
-        ("data.py:load", "auto"),
-        ("data.py:load", "snn.py:build"),
-        ("data.py:load_temporal", "auto"),
-        ("data.py:load_temporal", "jelly.py:build"),
-        ("data.py:load_temporal", "norse_net.py:build"),
-        ("data.py:stream", "snn.py:build"),
-        ("data.py:loaders", "mlp"),
+        ("own_data.py:load", "auto"),
+        ("own_data.py:load", "snn.py:build"),
+        ("own_data.py:load_temporal", "auto"),
+        ("own_data.py:load_temporal", "jelly.py:build"),
+        ("own_data.py:load_temporal", "norse_net.py:build"),
+        ("own_data.py:stream", "snn.py:build"),
+        ("own_data.py:loaders", "mlp"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -131,7 +131,7 @@ def test_own_data_and_networks_train_and_are_evaluated_to_the_same_figures(files
 
 
 def test_a_run_records_the_files_and_resumes_bit_identically_only_with_the_same_ones(files):
-    own = {"dataset": "data.py:stream", "model": "snn.py:build", "epochs": "3"}
+    own = {"dataset": "own_data.py:stream", "model": "snn.py:build", "epochs": "3"}
     whole = fit(config(**own), "whole").model.state_dict()
     with pytest.raises(Interrupted):
         fit(config(**own), "part", progress=lambda event: getattr(event, "step", 0) == 7)
@@ -152,7 +152,7 @@ def test_a_run_records_the_files_and_resumes_bit_identically_only_with_the_same_
 
 def test_a_run_directory_does_not_make_any_command_execute_a_file(files, call):
     Path("spy.py").write_text(
-        "from pathlib import Path\nPath('executed').touch()\nfrom data import load\n"
+        "from pathlib import Path\nPath('executed').touch()\nfrom own_data import load\n"
         "from snn import build\n"
     )
     both = ("--dataset", "spy.py:load", "--model", "spy.py:build")
@@ -183,37 +183,37 @@ def test_a_run_directory_does_not_make_any_command_execute_a_file(files, call):
 
 
 def test_a_stopped_run_is_resumed_on_the_command_line_by_naming_the_file_again(files, call):
-    own = {"dataset": "data.py:load", "model": "snn.py:build"}
+    own = {"dataset": "own_data.py:load", "model": "snn.py:build"}
     with pytest.raises(Interrupted):
         fit(config(**own), "run", progress=lambda event: getattr(event, "step", 0) == 3)
-    words = ("train", "--resume", "run", "--dataset", "data.py:load")
+    words = ("train", "--resume", "run", "--dataset", "own_data.py:load")
     code, _, errors = call(*words)
     assert (code, "--model snn.py:build" in errors) == (2, True)
-    assert call(*words, "--model", "data.py:load")[0] == 2  # another one than the run's
+    assert call(*words, "--model", "own_data.py:load")[0] == 2  # another one than the run's
     assert call(*words, "--model", "snn.py:build")[0] == 0
     assert RunDir("run").finished
 
 
 def test_a_job_of_a_frontier_names_the_files_again_when_it_resumes(files):
     flags = {"model": "snn.py:build", "method": "budget", "epochs": "2", "batch_size": "8"}
-    (job,) = plan(["data.py:load"], ["budget"], [0.5], seeds=1)
-    assert job.name == "data-budget-0.5-seed0"
+    (job,) = plan(["own_data.py:load"], ["budget"], [0.5], seeds=1)
+    assert job.name == "own_data-budget-0.5-seed0"
     (task,) = prepare([job], Path("front"), flags=flags).values()
     assert task.command()[:2] == ["train", "--out"]
     with pytest.raises(Interrupted):
         fit(resolve(flags=task.flags), task.run, progress=lambda event: True)
-    own = {"--dataset", "data.py:load", "--model", "snn.py:build"}
+    own = {"--dataset", "own_data.py:load", "--model", "snn.py:build"}
     assert {*task.command()} == {"train", "--resume", str(task.run)} | own
 
 
 @pytest.mark.slow
 def test_a_frontier_of_own_data_and_network(files, call):
-    words = ("--dataset", "data.py:load", "--model", "snn.py:build", "--connectivity", "0.5")
+    words = ("--dataset", "own_data.py:load", "--model", "snn.py:build", "--connectivity", "0.5")
     short = ("--epochs", "1", "--batch-size", "8", "--threads", "1", "--out", "front")
     code, output, errors = call("frontier", *words, *short, "--methods", "budget", "--seeds", "2")
     assert code == 0, errors
     assert RunDir("front/data-budget-0.5-seed1").finished
-    assert "data.py:load" in output
+    assert "own_data.py:load" in output
 
 
 def test_a_packed_file_of_own_data(files, call):
@@ -231,7 +231,7 @@ def test_a_packed_file_of_own_data(files, call):
 
 
 def test_a_packed_file_of_an_own_network(files):
-    own = {"dataset": "data.py:load", "model": "snn.py:build"}
+    own = {"dataset": "own_data.py:load", "model": "snn.py:build"}
     fit(config(**own, epochs="4"), "run")
     exported = spikewire.deploy.export_run("run", values="fp32", **own)
     assert exported.checked_images == 20
@@ -240,14 +240,14 @@ def test_a_packed_file_of_an_own_network(files):
 
 
 def test_a_packed_file_of_data_over_time(files):
-    own = {"dataset": "data.py:load_temporal"}
+    own = {"dataset": "own_data.py:load_temporal"}
     fit(config(**own, model="mlp", epochs="4"), "run")
     exported = spikewire.deploy.export_run("run", values="fp32", **own)
     assert exported.accuracy_after == exported.accuracy_before
 
 
 def test_a_recurrent_network_is_not_exported_and_the_layer_is_named(files):
-    own = {"dataset": "data.py:load_temporal"}
+    own = {"dataset": "own_data.py:load_temporal"}
     fit(config(**own, epochs="1"), "run")
     refused(lambda: spikewire.deploy.export_run("run", **own), "rec1", "not supported")
 
@@ -258,20 +258,20 @@ def test_a_recurrent_network_is_not_exported_and_the_layer_is_named(files):
         ({"model": "absent.py:build"}, ("model: absent.py", "cannot be read")),
         ({"model": "snn.py:bild"}, ("function of snn.py", "'bild'", "did you mean 'build'?")),
         ({"model": "wrong.py:build"}, ("model: wrong.py:2: ZeroDivisionError",)),
-        ({"model": "data.py:load"}, ("what data.py:load returns", "tuple")),
+        ({"model": "own_data.py:load"}, ("what own_data.py:load returns", "tuple")),
         ({"dataset": "snn.py:Net"}, ("dataset: snn.py", "TypeError")),
         ({"dataset": "wrong.py:none"}, ("the function returned NoneType",)),
         ({"dataset": "csv:x"}, ("unknown 'csv:x'", "npz:FILE", "FILE.py:FUNCTION")),
         ({"model": "npz:x"}, ("model: unknown 'npz:x'",)),
         ({"model": "snn.py:build", "init": "firing"}, ("init: 'firing'",)),
-        ({"dataset": "data.py:load", "augment": "flip"}, ("augment", "no images")),
-        ({"dataset": "data.py:load", "centre": "0.1"}, ("centre: 0.1",)),
+        ({"dataset": "own_data.py:load", "augment": "flip"}, ("augment", "no images")),
+        ({"dataset": "own_data.py:load", "centre": "0.1"}, ("centre: 0.1",)),
         (
             {"dataset": "wrong.py:seven", "time_steps": "3"},
             ("time_steps: 3", "7, the time steps of the data"),
         ),
         (
-            {"dataset": "data.py:load_temporal", "early_time_steps": "2"},
+            {"dataset": "own_data.py:load_temporal", "early_time_steps": "2"},
             ("early_time_steps",),
         ),
     ],
@@ -281,7 +281,7 @@ def test_a_mistake_is_one_line(files, flags, words):
         "def build():\n    1 / 0\ndef none():\n    pass\ndef seven():\n    import torch\n"
         "    x, y = torch.rand(9, 7, 2), torch.arange(9) % 2\n    return (x, y), (x, y)\n"
     )
-    refused(lambda: fit(config(**({"dataset": "data.py:load"} | flags))), *words)
+    refused(lambda: fit(config(**({"dataset": "own_data.py:load"} | flags))), *words)
 
 
 def test_time_steps_that_divide_those_of_the_data_add_them_up(files):
@@ -298,5 +298,5 @@ def test_time_steps_that_divide_those_of_the_data_add_them_up(files):
 def test_a_config_made_in_python_is_the_users_own_word(files):
     from spikewire.train.build import load_data
 
-    data = load_data(Config(dataset="data.py:load", method="dense"))
-    assert (data.name, data.shape, data.classes) == ("data", (5,), ("0", "1"))
+    data = load_data(Config(dataset="own_data.py:load", method="dense"))
+    assert (data.name, data.shape, data.classes) == ("own_data", (5,), ("0", "1"))
