@@ -22,6 +22,7 @@ from spikewire import __version__
 from spikewire.errors import check, check_word
 from spikewire.files import atomic_write
 from spikewire.formats.network import Geometry, Network, Stage
+from spikewire.formats.neuron import has_exact_inverse
 from spikewire.formats.packed import round_int8
 
 VALUES = ("int8", "fp32")
@@ -76,9 +77,6 @@ def write(
     pairs = zip(network.stages, network.geometry, strict=True)
     index = _smallest(max(stage.shape[0] for stage in network.stages))
     layers = [_Layer(stage, geometry, values, index) for stage, geometry in pairs]
-    for layer in layers:
-        size = layer.stage.pool.size if layer.stage.pool else 0
-        check(size <= MAX_POOL, f"{layer.stage.name}: pool", size, f"at most {MAX_POOL} in C")
     memory = _count_memory(network, layers)
     text = _fill_template(network, layers, memory, example)
     with atomic_write(Path(path)) as file:
@@ -95,6 +93,8 @@ def _check_stage(stage: Stage) -> None:
     pool, neuron = stage.pool, stage.neuron
     plain = pool is None or (pool.step == pool.size and pool.padding == 0)
     check(plain, f"{stage.name}: pool", pool, "without overlap or padding in C")
+    size = pool.size if pool else 0
+    check(size <= MAX_POOL, f"{stage.name}: pool", size, f"at most {MAX_POOL} in C")
     before = stage.current_pool
     check(before is None, f"{stage.name}: pool", before, "after the neurons in C")
     if neuron is not None:
@@ -191,7 +191,8 @@ def _fill_template(
         "sum_type": "int32_t" if int8 else "float",
         "index_type": C_TYPES[str(index)],
         "deliver_real": f"first_current[at] += value * ({weight})",
-        "initial_sum": "0" if int8 else "l->bias[i / positions]",
+        "bias": bias,
+        "initial_sum": "0" if int8 else bias,
         "current_of": f"return {bias} + {scale} * (float)sums[i];" if int8 else "return sums[i];",
         "arrays": "\n".join(_write_arrays(layers)),
         "records": ",\n".join(_write_record(layer, k) for k, layer in enumerate(layers)),
@@ -239,7 +240,7 @@ def _write_record(layer: _Layer, number: int) -> str:
         f"{name.upper()}_{number}" if name in layer.arrays else "0"
         for name in ("first", "output", "row", "column", "weight", "bias", "scale")
     ]
-    geometry = (channels, height, width, outputs, out_height, out_width, stage.padding[0], 1, 1)
+    geometry = (channels, height, width, outputs, out_height, out_width, stage.padding[0])
     words = [*map(str, geometry), *names, *_neuron_words(stage), *_pool_words(stage)]
     return f"    {{{', '.join(words)}}}"
 
@@ -256,8 +257,7 @@ def _neuron_words(stage: Stage) -> list[str]:
 def _leak(tau: float | None) -> str:
     if tau is None:
         return "NO_LEAK"
-    mantissa, _ = np.frexp(np.float32(tau))
-    return "MULTIPLY" if mantissa == 0.5 else "DIVIDE"  # 1 / tau is exact for powers of 2
+    return "MULTIPLY" if has_exact_inverse(tau) else "DIVIDE"
 
 
 def _pool_words(stage: Stage) -> list[str]:

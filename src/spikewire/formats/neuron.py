@@ -125,3 +125,8 @@ def step_(neuron: Neuron, current: Tensor, voltage: Tensor) -> tuple[Tensor, Ten
     else:
         voltage.copy_(torch.where(fires, m - neuron.fall, m) if neuron.reset == "soft" else m)
     return fires.to(current.dtype), m
+
+
+def has_exact_inverse(tau: float) -> bool:
+    """Return whether multiplying by 1 / tau equals dividing by tau, as for a power of two."""
+    return bool(np.frexp(np.float32(tau))[0] == 0.5)

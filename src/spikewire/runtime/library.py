@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spikewire.errors import check_word
-from spikewire.formats.neuron import RESETS, Neuron
+from spikewire.formats.neuron import RESETS, Neuron, has_exact_inverse
 
 SUFFIXES = (".so", ".pyd", ".dll", *EXTENSION_SUFFIXES)  # with and without the tag of a Python
 PATHS = {"portable": 0, "avx2": 1, "avx512": 2}  # as numbered in kernels.c
@@ -158,11 +158,6 @@ def make_neuron_record(neuron: Neuron | None) -> NeuronRecord:
         leak, factor = leak - 1, 1 / factor
     limits = (neuron.fires_at, neuron.rest, neuron.fall)
     return NeuronRecord(leak, RESETS.index(neuron.reset), factor, *limits)
-
-
-def has_exact_inverse(tau: float) -> bool:
-    """Return whether multiplying by 1 / tau equals dividing by tau, as for a power of two."""
-    return bool(np.frexp(np.float32(tau))[0] == 0.5)
 
 
 def make_window_record(*pairs: Sequence[int]) -> WindowRecord:
