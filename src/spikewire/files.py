@@ -18,6 +18,7 @@ from typing import BinaryIO
 from spikewire.errors import SpikewireError
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # 0 on Windows
+WRITE = os.O_WRONLY | os.O_CREAT | NOFOLLOW | getattr(os, "O_BINARY", 0)
 RANDOM_DIGITS = 16
 NAME_BYTES = 200  # of the file's own name in a temporary one; a name has at most 255
 
@@ -46,8 +47,7 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]
     """
     require_plain(path)
     temporary = temporary_path(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, 0o666)
+    descriptor = os.open(temporary, WRITE | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -106,8 +106,7 @@ def open_append(path: Path) -> BinaryIO:
         ...     file.write(b"line")
     """
     require_plain(path)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NOFOLLOW | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags, 0o666), "ab")
+    return os.fdopen(os.open(path, WRITE | os.O_APPEND, 0o666), "ab")
 
 
 def make_folder(path: Path) -> None:

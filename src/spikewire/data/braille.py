@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from spikewire.data.dataset import Dataset
-from spikewire.data.source import File, Source
-from spikewire.errors import SpikewireError
+from spikewire.data.source import File, Source, read_embedded
 
 _FILE = File("braille.npz", 419239, "d1b81850c9d97e3a92f26cdcd3dcb4e7")
 
@@ -31,11 +30,7 @@ def parse(content: bytes) -> Dataset:
 
 
 def _load(_: Path) -> Dataset:
-    path = Path(__file__).with_name(_FILE.path)
-    content = path.read_bytes()
-    if problem := _FILE.mismatch(content):
-        raise SpikewireError(f"braille: {path} {problem}; it is damaged: reinstall spikewire")
-    return parse(content)
+    return parse(read_embedded("braille", _FILE))
 
 
 BRAILLE = Source("1,400 Braille letters as events of 12 taxels, embedded in the package", _load)

@@ -9,7 +9,7 @@ for testing.
 from pathlib import Path
 
 from spikewire.data.events import Events, Recordings, aedat2, aedat4
-from spikewire.data.events.listing import files_of
+from spikewire.data.events.listing import split_classes
 from spikewire.data.source import Source
 from spikewire.data.streamed import Streamed
 
@@ -29,17 +29,9 @@ def read(path: Path) -> Events:
 
 
 def _load(root: Path) -> Streamed:
-    files: dict[str, list[Path]] = {"train": [], "test": []}
-    labels: dict[str, list[int]] = {"train": [], "test": []}
-    for label, name in enumerate(CLASSES):
-        own = files_of(root / "cifar10-dvs" / name, (".aedat", ".aedat4"))
-        cut = len(own) - max(1, len(own) // 10)
-        for part, chosen in (("train", own[:cut]), ("test", own[cut:])):
-            files[part] += chosen
-            labels[part] += [label] * len(chosen)
-    train, test = (
-        Recordings(files[part], labels[part], read=read, shape=(2, 128, 128)) for part in files
-    )
+    folders = [root / "cifar10-dvs" / name for name in CLASSES]
+    parts = split_classes(folders, (".aedat", ".aedat4"), 10)
+    train, test = (Recordings(*part, read=read, shape=(2, 128, 128)) for part in parts)
     return Streamed(
         name="cifar10-dvs", train=train, test=test, classes=CLASSES, temporal=True, workers=2
     )

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from spikewire.data.dataset import Dataset
-from spikewire.data.source import File, Source
-from spikewire.errors import SpikewireError
+from spikewire.data.source import File, Source, read_embedded
 
 _FILE = File("digits.npz", 46624, "81a72b224ca16911c6b80cd91b862cd7")
 _TRAIN = 1437
@@ -32,11 +31,7 @@ def parse(content: bytes) -> Dataset:
 
 
 def _load(_: Path) -> Dataset:
-    path = Path(__file__).with_name(_FILE.path)
-    content = path.read_bytes()
-    if problem := _FILE.mismatch(content):
-        raise SpikewireError(f"digits: {path} {problem}; it is damaged: reinstall spikewire")
-    return parse(content)
+    return parse(read_embedded("digits", _FILE))
 
 
 DIGITS = Source("1,797 handwritten digits, 8 x 8, embedded in the package", _load)

@@ -130,6 +130,15 @@ def read_file(file: File, root: Path, name: str) -> bytearray:
     return content
 
 
+def read_embedded(name: str, file: File) -> bytes:
+    """Return the verified content of a data file that is part of the package."""
+    path = Path(__file__).with_name(file.path)
+    content = path.read_bytes()
+    if problem := file.mismatch(content):
+        raise SpikewireError(f"{name}: {path} {problem}; it is damaged: reinstall spikewire")
+    return content
+
+
 def write_file(file: File, content: bytes, root: Path) -> None:
     """Write one file atomically, after comparing its md5.
 

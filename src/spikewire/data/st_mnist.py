@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from spikewire.data.events import Events, Recordings, format_errors
-from spikewire.data.events.listing import files_of
+from spikewire.data.events.listing import split_classes
 from spikewire.data.source import Source
 from spikewire.data.streamed import Streamed
 from spikewire.errors import SpikewireError, check
@@ -37,13 +37,8 @@ def read(path: Path) -> Events:
 
 
 def _load(root: Path) -> Streamed:
-    parts: list[tuple[list[Path], list[int]]] = [([], []), ([], [])]
-    for label in range(10):
-        own = files_of(root / "st-mnist" / str(label), ".mat")
-        cut = len(own) - max(1, len(own) // 5)
-        for (files, labels), chosen in zip(parts, (own[:cut], own[cut:]), strict=True):
-            files += chosen
-            labels += [label] * len(chosen)
+    folders = [root / "st-mnist" / str(label) for label in range(10)]
+    parts = split_classes(folders, ".mat", 5)
     train, test = (Recordings(*part, read=read, shape=(2, 10, 10)) for part in parts)
     classes = tuple("0123456789")
     return Streamed(

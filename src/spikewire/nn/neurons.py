@@ -71,6 +71,33 @@ def validate(constants: NeuronConstants) -> None:
     check_word("reset", reset, RESETS)
 
 
+def fire_(
+    current: Tensor, u: Tensor, m: Tensor, spikes: Tensor, constants: NeuronConstants
+) -> None:
+    """Advance neurons by one time step in place, without gradients.
+
+    Args:
+        current: input current of this time step.
+        u: membrane potential after the last reset; overwritten with that after this one.
+        m: receives the membrane potential before the reset.
+        spikes: receives 1 where a neuron fires, else 0.
+        constants: the constants of the neurons.
+    """
+    tau, threshold, rest, _, reset = constants
+    if tau is None:
+        torch.add(u, current, out=m)
+    else:
+        torch.sub(current, u - rest if rest else u, out=m)
+        m.div_(tau).add_(u)
+    torch.ge(m, threshold, out=spikes)
+    if reset == "soft":
+        torch.sub(m, spikes, alpha=threshold - rest, out=u)
+    else:
+        torch.addcmul(m, m, spikes, value=-1, out=u)
+        if rest:
+            u.add_(spikes, alpha=rest)
+
+
 class _Fire(torch.autograd.Function):
     """All time steps at once.
 
@@ -80,25 +107,13 @@ class _Fire(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, current: Tensor, constants: NeuronConstants, keep: bool) -> Tensor:
-        tau, threshold, rest, _, reset = constants
+        rest = constants.rest
         wide = torch.promote_types(current.dtype, torch.float32)
         spikes = torch.empty_like(current)
         membrane = torch.empty_like(current if keep else current[:1], dtype=wide)
         u = torch.full_like(current[0], rest, dtype=wide)
         for t in range(len(current)):
-            m, s = membrane[t if keep else 0], spikes[t]
-            if tau is None:
-                torch.add(u, current[t], out=m)
-            else:
-                torch.sub(current[t], u - rest if rest else u, out=m)
-                m.div_(tau).add_(u)
-            torch.ge(m, threshold, out=s)
-            if reset == "soft":
-                torch.sub(m, s, alpha=threshold - rest, out=u)
-            else:
-                torch.addcmul(m, m, s, value=-1, out=u)
-                if rest:
-                    u.add_(s, alpha=rest)
+            fire_(current[t], u, membrane[t if keep else 0], spikes[t], constants)
         if keep:
             ctx.save_for_backward(membrane, spikes)
             ctx.constants = constants

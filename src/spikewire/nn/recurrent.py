@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spikewire.errors import check
-from spikewire.nn.neurons import Neuron, NeuronConstants, step
+from spikewire.nn.neurons import Neuron, NeuronConstants, fire_, step
 from spikewire.nn.surrogates import SURROGATES
 
 
@@ -93,28 +93,15 @@ class _FireRecurrent(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, constants: NeuronConstants) -> Tensor:
-        tau, threshold, rest, _, reset = constants
         wide = torch.promote_types(x.dtype, torch.float32)
         current, weight = x.to(wide), weight.to(wide)
         membrane, spikes = torch.empty_like(current), torch.empty_like(current)
-        u, total = torch.full_like(current[0], rest), current[0]
+        u, total = torch.full_like(current[0], constants.rest), current[0]
         with torch.autocast(x.device.type, enabled=False):
             for t in range(len(current)):
-                m, s = membrane[t], spikes[t]
                 if t:
                     total = torch.addmm(current[t], spikes[t - 1], weight.T)
-                if tau is None:
-                    torch.add(u, total, out=m)
-                else:
-                    torch.sub(total, u - rest if rest else u, out=m)
-                    m.div_(tau).add_(u)
-                torch.ge(m, threshold, out=s)
-                if reset == "soft":
-                    torch.sub(m, s, alpha=threshold - rest, out=u)
-                else:
-                    torch.addcmul(m, m, s, value=-1, out=u)
-                    if rest:
-                        u.add_(s, alpha=rest)
+                fire_(total, u, membrane[t], spikes[t], constants)
         ctx.save_for_backward(membrane, spikes, weight)
         ctx.constants = constants
         return spikes.to(x.dtype)

@@ -58,7 +58,7 @@ def highest_key(like: Tensor, holds: Callable[[Tensor], Tensor]) -> Tensor:
 
     Args:
         like: a tensor of the dtype and device of the keys.
-        holds: returns for a 0-d key a 0-d bool; never asked for the lowest of all keys.
+        holds: returns for a 0-d key a 0-d bool; never called with the lowest of all keys.
     """
     limits = torch.iinfo(like.dtype)
     top = limits.bits - 1

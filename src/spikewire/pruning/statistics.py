@@ -24,7 +24,7 @@ class MaskCounter:
     def __init__(self, masks: Mapping[str, Tensor]) -> None:
         self.previous = {name: mask.clone() for name, mask in masks.items()}
         self.present = _present(self.previous)
-        # mask and its version when counted; weak, since a method may compute masks anew
+        # mask and its version when counted; weak, since a method may compute new masks
         self.counted: dict[str, tuple[ReferenceType[Tensor], int]] = {}
 
     def changes(self, masks: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:

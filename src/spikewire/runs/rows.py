@@ -14,7 +14,7 @@ COSTS = ("synops", "macs", "dense", "compute_pj", "memory_pj", "bytes_dense", "b
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise for the first row whose numbers a run cannot have written.
+    """Raise for the first row with numbers that no run writes.
 
     Args:
         rows: Rows of metrics, as returned by `RunDir.history`.

@@ -1,7 +1,7 @@
 """Data sets whose recordings are in one folder per class."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spikewire.data.events.recording import Events, Recordings
@@ -9,6 +9,7 @@ from spikewire.data.streamed import Streamed
 from spikewire.errors import SpikewireError
 
 Read = Callable[[Path], Events]
+Part = tuple[list[Path], list[int]]  # files and their labels
 
 
 def files_of(folder: Path, suffix: str | tuple[str, ...]) -> list[Path]:
@@ -23,6 +24,26 @@ def files_of(folder: Path, suffix: str | tuple[str, ...]) -> list[Path]:
     if not found:
         raise SpikewireError(f"dataset: {folder} has no {' or '.join(suffixes)} files")
     return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+
+
+def split_classes(
+    folders: Sequence[Path], suffix: str | tuple[str, ...], tested: int
+) -> tuple[Part, Part]:
+    """Return files and labels of the training and the test part of a data set without a split.
+
+    Args:
+        folders: One folder per class, in the order of the labels.
+        suffix: Suffixes of the recordings.
+        tested: The last 1 / `tested` of the recordings of each class are for testing.
+    """
+    parts: tuple[Part, Part] = ([], []), ([], [])
+    for label, folder in enumerate(folders):
+        own = files_of(folder, suffix)
+        cut = len(own) - max(1, len(own) // tested)
+        for (files, labels), chosen in zip(parts, (own[:cut], own[cut:]), strict=True):
+            files += chosen
+            labels += [label] * len(chosen)
+    return parts
 
 
 def class_folders(
