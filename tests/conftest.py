@@ -82,6 +82,11 @@ def cifar10():
 
 
 @pytest.fixture(scope="session")
+def cifar100():
+    return load_or_skip("cifar100")
+
+
+@pytest.fixture(scope="session")
 def need():
     """A function that skips the test unless a program, such as npm, is on the PATH."""
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from refusal import refused
 
 from spikewire import data
+from spikewire.data.cifar100 import parse
 from spikewire.data.dataset import stratified_mask
-from spikewire.data.source import data_dir
+from spikewire.data.source import data_dir, read_file
 
 
 def test_mnist_has_the_published_images_and_labels(mnist):
@@ -49,6 +50,34 @@ def test_cifar10_has_the_published_images_and_labels(cifar10):
     means = [channel.double().mean().item() / 255 for channel in cifar.train_images.unbind(1)]
     assert cifar.mean == pytest.approx(means, abs=1e-4)
     assert cifar.std == (0.2023, 0.1994, 0.2010)
+
+
+def test_cifar100_has_the_published_images_and_labels(cifar100):
+    assert cifar100.train_images.shape == (50_000, 3, 32, 32)
+    assert cifar100.test_images.is_contiguous()
+    assert torch.bincount(cifar100.train_labels).tolist() == [500] * 100
+    assert torch.bincount(cifar100.test_labels).tolist() == [100] * 100
+    assert len(set(cifar100.classes)) == 100
+    assert sorted(cifar100.classes) == list(cifar100.classes)  # labels are numbered by the alphabet
+    some = cifar100.train_images[::10].float().div_(255).transpose(0, 1).flatten(1)
+    assert cifar100.mean == pytest.approx(some.mean(1).tolist(), abs=3e-3)
+    assert cifar100.std == pytest.approx(some.std(1).tolist(), abs=3e-3)
+
+
+def test_records_are_read_in_any_order_but_not_with_others(tmp_path, cifar100):
+    file = data.DATASETS["cifar100"].files[1]
+    content = (data_dir() / file.path).read_bytes()
+    records = [content[i : i + 3074] for i in range(0, len(content), 3074)]
+    target = tmp_path / file.path
+    target.parent.mkdir()
+    target.write_bytes(b"".join(reversed(records)))
+    images, fine, coarse = parse(read_file(file, tmp_path, "cifar100"))
+    assert torch.equal(images.flip(0), cifar100.test_images)
+    assert torch.equal(fine.flip(0), cifar100.test_labels)
+    assert len(set(zip(coarse.tolist(), fine.tolist(), strict=True))) == 100  # one group per class
+    target.write_bytes(content[3074:] + records[-1])  # one record lost, another one twice
+    read = lambda: read_file(file, tmp_path, "cifar100")  # noqa: E731
+    refused(read, target, "md5", file.md5, "spikewire data get cifar100")
 
 
 def test_digits_are_embedded_whole_and_split_by_class(digits):

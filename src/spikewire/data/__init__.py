@@ -9,6 +9,7 @@ from spikewire.data.batches import Batches
 from spikewire.data.braille import BRAILLE
 from spikewire.data.cifar10 import CIFAR10
 from spikewire.data.cifar10_dvs import CIFAR10_DVS
+from spikewire.data.cifar100 import CIFAR100
 from spikewire.data.dataset import Dataset
 from spikewire.data.digits import DIGITS
 from spikewire.data.download import download
@@ -45,6 +46,7 @@ DATASETS: dict[str, Source] = {
     "mnist": MNIST,
     "fashion-mnist": FASHION_MNIST,
     "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
     "nmnist": NMNIST,
     "dvs-gesture": DVS_GESTURE,
     "cifar10-dvs": CIFAR10_DVS,

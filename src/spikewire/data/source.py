@@ -36,8 +36,31 @@ class File:
         """Return how `content` differs from the published file, or None if it does not."""
         if len(content) != self.size:
             return f"has {len(content)} bytes, expected {self.size}"
-        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        found = self.digest(content)
         return None if found == self.md5 else f"has md5 {found}, expected {self.md5}"
+
+    def digest(self, content: bytes | bytearray) -> str:
+        """Return the md5 of `content`."""
+        return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True)
+class RecordFile(File):
+    """A file of records of `record` bytes each, whose order does not matter.
+
+    Its `md5` is that of the sorted md5s of all records: two files have the same one if they hold
+    the same records, in any order.
+    """
+
+    record: int
+
+    def digest(self, content: bytes | bytearray) -> str:
+        """Return the md5 of the sorted md5s of the records."""
+        view = memoryview(content)
+        starts = range(0, len(view), self.record)
+        records = (view[start : start + self.record] for start in starts)
+        found = sorted(hashlib.md5(each, usedforsecurity=False).digest() for each in records)
+        return hashlib.md5(b"".join(found), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
