@@ -30,6 +30,11 @@ def test_top_k_mask_is_the_same_on_both_paths():
     mask = selection.top_k_mask(scores, 700)
     assert mask.sum() == 700
     assert torch.equal(mask, on_torch(selection.top_k_mask, scores, 700))
+    flat, count = scores.flatten(), torch.tensor(700, device=DEVICE)  # as a device computes it
+    level = selection_kernels.kth_largest(flat, count)
+    assert torch.equal(selection_kernels.mask_from_threshold(flat, level, count), mask.flatten())
+    none = selection_kernels.kth_largest(flat, count * 0)
+    assert not selection_kernels.mask_from_threshold(flat, none, count * 0).any()
 
 
 def test_selection_over_programs_of_several_rounds(monkeypatch):
@@ -45,11 +50,9 @@ def test_a_byte_holds_all_that_a_program_counts_in_it():
     keys = torch.full((tile * unroll * rounds,), 0x7F7F7F7F, device=DEVICE)
     counts = torch.zeros(digits, base, dtype=torch.int64, device=DEVICE)
     sizes = {"DIGITS": digits, "BASE": base, "TILE": tile, "UNROLL": unroll}
-    sizes["GIVEN"] = False
-    selection_kernels.count_digits[(1,)](
-        keys.int(), counts, counts, len(keys), 1, 0, rounds, **sizes
-    )
-    assert counts[0].tolist() == [0] * 15 + [len(keys)]
+    k = torch.ones((), dtype=torch.int64, device=DEVICE)
+    selection_kernels.count_digits[(1,)](keys.int(), counts, k, len(keys), 7, 0, rounds, **sizes)
+    assert counts[0].tolist() == [0] * 15 + [7 * len(keys)]
     assert counts[1:].sum() == 0
 
 

@@ -30,38 +30,35 @@ def _ordered(bits):
 
 
 @triton.jit
-def _lowest_key(count_ptr, k, digits, DIGITS: tl.constexpr, BASE: tl.constexpr):
+def _lowest_key(count_ptr, k_ptr, digits, DIGITS: tl.constexpr, BASE: tl.constexpr):
     """Return the lowest key that has the first `digits` digits found so far."""
     digit, value = tl.arange(0, DIGITS), tl.arange(0, BASE)
     pointer = count_ptr + digit[:, None] * BASE + value[None, :]
     counts = tl.load(pointer, mask=(digit < digits)[:, None], other=0)
-    enough = (tl.cumsum(counts, 1, reverse=True) >= k) & (value > 0)[None, :]
+    enough = (tl.cumsum(counts, 1, reverse=True) >= tl.load(k_ptr)) & (value > 0)[None, :]
     known = tl.sum(enough.to(tl.int32), 1)
     return -0x7FFFFFFF - 1 + tl.sum(known << (4 * (DIGITS - 1 - digit)), 0)
 
 
 @triton.jit
-def _add_bytes(packed, count_ptr):
-    """Add up the eight counts stored in the bytes of every element of `packed`."""
+def _add_bytes(packed, count_ptr, cost):
+    """Add up the eight counts stored in the bytes of every element of `packed`, at their cost."""
     byte = tl.arange(0, 8)
     counts = tl.sum(((packed[:, None] >> (8 * byte)[None, :]) & 255).to(tl.int32), 0)
-    tl.atomic_add(count_ptr + byte, counts.to(tl.int64), sem="relaxed")
+    tl.atomic_add(count_ptr + byte, counts.to(tl.int64) * cost, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["k", "digit", "rounds"])
+@triton.jit(do_not_specialize=["cost", "digit", "rounds"])
 def count_digits(
-    bits_ptr, count_ptr, least_ptr, total, k, digit, rounds, GIVEN: tl.constexpr,
+    bits_ptr, count_ptr, k_ptr, total, cost, digit, rounds,
     DIGITS: tl.constexpr, BASE: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Count the keys by their next digit; smaller keys count as 0, larger ones as the last.
+    """Add what the keys cost by their next digit; smaller keys as 0, larger ones as the last.
 
-    The digits found so far are given as the lowest key that has them, or follow from the counts.
+    The digits found so far follow from the counts.
     """
     shift = 4 * (DIGITS - 1 - digit)
-    if GIVEN:
-        least = tl.load(least_ptr) >> shift
-    else:
-        least = _lowest_key(count_ptr, k, digit, DIGITS, BASE) >> shift
+    least = _lowest_key(count_ptr, k_ptr, digit, DIGITS, BASE) >> shift
     low, high = tl.zeros((TILE,), tl.int64), tl.zeros((TILE,), tl.int64)
     offset = tl.program_id(0).to(tl.int64) * rounds * (UNROLL * TILE) + tl.arange(0, TILE)
     while rounds > 0:
@@ -77,14 +74,14 @@ def count_digits(
             high += tl.where(value < 8, 0, one)
         offset += UNROLL * TILE
         rounds -= 1
-    _add_bytes(low, count_ptr + digit * BASE)
-    _add_bytes(high, count_ptr + digit * BASE + 8)
+    _add_bytes(low, count_ptr + digit * BASE, cost)
+    _add_bytes(high, count_ptr + digit * BASE + 8, cost)
 
 
-@triton.jit(do_not_specialize=["k"])
-def _write_key(count_ptr, out_ptr, k, DIGITS: tl.constexpr, BASE: tl.constexpr):
-    """Write the key of the k-th largest value as float bits."""
-    tl.store(out_ptr, _ordered(_lowest_key(count_ptr, k, DIGITS, DIGITS, BASE)))
+@triton.jit
+def _write_key(count_ptr, k_ptr, out_ptr, DIGITS: tl.constexpr, BASE: tl.constexpr):
+    """Write the key that was found as float bits."""
+    tl.store(out_ptr, _ordered(_lowest_key(count_ptr, k_ptr, DIGITS, DIGITS, BASE)))
 
 
 @triton.jit(do_not_specialize=["rounds"])
@@ -103,16 +100,16 @@ def _count_above(score_ptr, threshold_ptr, above_ptr, tied_ptr, total, rounds, S
     tl.store(tied_ptr + tl.program_id(0), tied)
 
 
-@triton.jit(do_not_specialize=["count", "rounds"])
+@triton.jit(do_not_specialize=["rounds"])
 def _write_mask(
-    score_ptr, threshold_ptr, above_ptr, tied_ptr, mask_ptr, total, count, rounds,
+    score_ptr, threshold_ptr, above_ptr, tied_ptr, mask_ptr, count_ptr, total, rounds,
     PROGRAMS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Mark the scores above the threshold, and the first of the equal ones up to the count."""
     program = tl.arange(0, PROGRAMS)
     above = tl.load(above_ptr + program, mask=program < tl.num_programs(0), other=0)
     tied = tl.load(tied_ptr + program, mask=program < tl.program_id(0), other=0)
-    room = count - tl.sum((above + tied).to(tl.int64), 0)
+    room = tl.load(count_ptr) - tl.sum((above + tied).to(tl.int64), 0)
     threshold = tl.load(threshold_ptr)
     offset = tl.program_id(0).to(tl.int64) * rounds * SIZE + tl.arange(0, SIZE)
     while rounds > 0:
@@ -133,29 +130,26 @@ def _ranges(total: int, size: int, max_rounds: int) -> tuple[tuple[int], int]:
     return (triton.cdiv(pieces, rounds),), rounds
 
 
-def kth_largest(flat: Tensor, k: int) -> Tensor:
-    """Return the k-th largest value: eight counting passes, and no result is read back.
+def _scalar(value: int | Tensor, device: torch.device) -> Tensor:
+    """Return a number as a tensor of 64 bits, without waiting for the device."""
+    if isinstance(value, Tensor):
+        return value.long()
+    return torch.full((), value, dtype=torch.int64, device=device)
+
+
+def kth_largest(flat: Tensor, k: int | Tensor) -> Tensor:
+    """Return the k-th largest value.
 
     The twin is `spikewire.pruning.selection.kth_largest`.
 
     Args:
         flat: float32 values ``[n]``, not NaN.
-        k: from 1 (the largest) to n.
+        k: from 1 (the largest) to n; a scalar tensor is not waited for.
 
     Returns:
         The value, a scalar tensor on the device of `flat`.
     """
-    counts = torch.zeros(DIGITS, BASE, dtype=torch.int64, device=flat.device)
-    out = torch.empty((), dtype=torch.int32, device=flat.device)
-    bits, total = flat.contiguous().view(torch.int32), flat.numel()
-    key = {"DIGITS": DIGITS, "BASE": BASE}
-    grid, rounds = _ranges(total, UNROLL * TILE, MAX_ROUNDS)
-    for digit in range(DIGITS):
-        count_digits[grid](
-            bits, counts, out, total, k, digit, rounds, GIVEN=False, TILE=TILE, UNROLL=UNROLL, **key
-        )
-    _write_key[(1,)](counts, out, k, **key)
-    return out.view(torch.float32)
+    return _highest([flat], [1], _scalar(k, flat.device))
 
 
 def level_within(scores: Sequence[Tensor], costs: Sequence[int], budget: Tensor) -> Tensor:
@@ -171,24 +165,29 @@ def level_within(scores: Sequence[Tensor], costs: Sequence[int], budget: Tensor)
     Returns:
         The score, a scalar tensor on the device of the scores.
     """
-    device = scores[0].device
-    counts = torch.zeros(len(scores), DIGITS, BASE, dtype=torch.int64, device=device)
-    least = torch.full((), -(2**31), dtype=torch.int32, device=device)
+    return _highest(scores, costs, budget.long() + 1)
+
+
+def _highest(scores: Sequence[Tensor], costs: Sequence[int], k: Tensor) -> Tensor:
+    """Return the highest score such that it and all above cost k or more.
+
+    Eight counting passes over each tensor, and no result is read back.
+    """
+    counts = torch.zeros(DIGITS, BASE, dtype=torch.int64, device=k.device)
+    out = torch.empty((), dtype=torch.int32, device=k.device)
     bits = [flat.contiguous().view(torch.int32) for flat in scores]
+    key = {"DIGITS": DIGITS, "BASE": BASE}
     for digit in range(DIGITS):
-        for own, flat in zip(counts, bits, strict=True):
+        for flat, cost in zip(bits, costs, strict=True):
             grid, rounds = _ranges(flat.numel(), UNROLL * TILE, MAX_ROUNDS)
             count_digits[grid](
-                flat, own, least, flat.numel(), 0, digit, rounds,
-                GIVEN=True, DIGITS=DIGITS, BASE=BASE, TILE=TILE, UNROLL=UNROLL,
-            )  # fmt: skip
-        spent = sum(counts[i, digit] * cost for i, cost in enumerate(costs))
-        over = spent.flip(0).cumsum(0).flip(0)[1:] > budget  # of keys from each digit on
-        least = least + (over.sum().int() << (4 * (DIGITS - 1 - digit)))
-    return torch.where(least < 0, least ^ 0x7FFFFFFF, least).view(torch.float32)
+                flat, counts, k, flat.numel(), cost, digit, rounds, TILE=TILE, UNROLL=UNROLL, **key
+            )
+    _write_key[(1,)](counts, k, out, **key)
+    return out.view(torch.float32)
 
 
-def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int) -> Tensor:
+def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) -> Tensor:
     """Return the mask of all values above `threshold` and the first that equal it.
 
     The twin is `spikewire.pruning.selection.mask_from_threshold`.
@@ -196,7 +195,7 @@ def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int) -> Tensor:
     Args:
         flat: float32 values ``[n]``, not NaN.
         threshold: the `count`-th largest of them, a scalar tensor.
-        count: how many entries of the mask are True.
+        count: how many entries of the mask are True; a scalar tensor is not waited for.
 
     Returns:
         The mask, bool ``[n]``.
@@ -204,8 +203,8 @@ def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int) -> Tensor:
     grid, rounds = _ranges(flat.numel(), SCAN, flat.numel())
     above, tied = torch.empty(2, *grid, dtype=torch.int32, device=flat.device)
     mask = torch.empty_like(flat, dtype=torch.bool)
-    inputs = flat, threshold, above, tied
-    _count_above[grid](*inputs, flat.numel(), rounds, SIZE=SCAN)
-    width = triton.next_power_of_2(PROGRAMS)
-    _write_mask[grid](*inputs, mask, flat.numel(), count, rounds, PROGRAMS=width, SIZE=SCAN)
+    inputs, total = (flat, threshold, above, tied), flat.numel()
+    _count_above[grid](*inputs, total, rounds, SIZE=SCAN)
+    width, room = triton.next_power_of_2(PROGRAMS), _scalar(count, flat.device)
+    _write_mask[grid](*inputs, mask, room, total, rounds, PROGRAMS=width, SIZE=SCAN)
     return mask

@@ -24,17 +24,11 @@ def target_count(connectivity: float, total: int) -> int:
 def kth_largest(values: Tensor, k: int | Tensor) -> Tensor:
     """Return the k-th largest of `values` (k from 1), as a 0-d tensor."""
     flat = values.detach().flatten()
-    if isinstance(k, Tensor):
-        if same_layout(flat):
-            from spikewire.kernels import selection
-
-            return selection.level_within([flat], [1], k - 1)
-        return bisect(flat, k)
     if same_layout(flat):
         from spikewire.kernels import selection  # imports Triton, which is optional
 
         return selection.kth_largest(flat, k)
-    return bisect(flat, k) if flat.is_cuda else select(flat, k)
+    return bisect(flat, k) if flat.is_cuda or isinstance(k, Tensor) else select(flat, k)
 
 
 def select(flat: Tensor, k: int) -> Tensor:
@@ -116,7 +110,7 @@ def top_k_mask(scores: Tensor, count: int | Tensor) -> Tensor:
 
 def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) -> Tensor:
     """Return the mask of scores above `threshold` and the first equal to it, `count` in total."""
-    if isinstance(count, int) and same_layout(flat):
+    if same_layout(flat):
         from spikewire.kernels import selection
 
         return selection.mask_from_threshold(flat, threshold, count)
