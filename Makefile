@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all test-gpu lint format wheel clean
+.PHONY: demo test test-all pages test-gpu lint format wheel clean
 
 demo: .venv/core
 	@echo "training three networks on the embedded digits (about a minute) ..."
@@ -43,6 +43,9 @@ format: .venv/dev
 	@$(PIP) -e ".[dev]"
 	@$(PIP) --no-deps neurobench==2.3.0  # a whole install would bring GPL code the tests do not need
 	@touch $@
+
+pages: .venv/core
+	$(BIN)/python docs/site/pages.py
 
 wheel: .venv/core
 	@echo "building the wheel into dist ..."

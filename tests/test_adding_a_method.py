@@ -72,6 +72,7 @@ def test_the_page_names_every_file_that_a_method_needs():
         "src/spikewire/__init__.pyi",
         f"tests/methods/test_{NAME}.py",
         "docs/methods.md",
+        f"docs/methods/{NAME}.md",
     ]
 
 
@@ -90,7 +91,7 @@ def test_its_own_tests_the_contract_and_the_policy_pass_in_the_copy(copy):
     for file in (f"tests/methods/test_{NAME}.py", "tests/test_contract.py"):
         assert file in words
         assert sum(each.startswith(file) and NAME in each for each in passed) >= 5, file
-    assert f"one_row_of_the_docs[{NAME}]" in output
+    assert f"one_row_and_page_of_the_docs[{NAME}]" in output
     assert not re.search(r"\d+ (failed|error|skipped)", output)
 
 

@@ -21,7 +21,7 @@ def test_the_registry_is_the_folder_of_methods():
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_a_method_is_one_file_one_test_and_one_row_of_the_docs(name):
+def test_a_method_is_one_file_one_test_and_one_row_and_page_of_the_docs(name):
     method = METHODS[name]
     assert method.name == name
     assert method.__module__ == f"spikewire.methods.{name}"
@@ -29,6 +29,7 @@ def test_a_method_is_one_file_one_test_and_one_row_of_the_docs(name):
     assert (ROOT / "tests" / "methods" / f"test_{name}.py").is_file()
     table = (ROOT / "docs" / "methods.md").read_text()
     assert re.search(rf"^\|[^|\n]*\b{name}\b[^|\n]*\|", table, re.MULTILINE), "no row in docs"
+    assert (ROOT / "docs" / "methods" / f"{name}.md").is_file()
 
 
 @pytest.mark.parametrize("name", sorted(FILES - {"dense"}))

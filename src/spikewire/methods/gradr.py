@@ -76,11 +76,13 @@ class GradR(Latent, Priced):
     exclusive = ("alpha", *UNITS)
 
     alpha: float | None = setting(
-        None, "penalty: how strongly the prior drags every theta down (1e-3)", within="[0, inf)"
+        None,
+        "penalty: how strongly the prior drags every theta down; 1e-3 without a target",
+        within="[0, inf)",
     )
     p: float = setting(
         0.95,
-        "the paper's p, which sets mu; in its settings no theta gets that low",
+        "the paper's p, which sets mu; in its settings no theta gets that low: no effect",
         within="[0.5, 1)",
     )
     ramp: float = setting(

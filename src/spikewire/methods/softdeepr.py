@@ -61,7 +61,7 @@ class SoftDeepR(Latent):
     alpha: float = setting(1e-2, "L1 penalty on present synapses", within="[0, inf)")
     temperature: float = setting(1e-7, "temperature of the noise; 0: no noise", within="[0, inf)")
     theta_min: float | None = setting(
-        None, "lower limit of dormant theta (-0.01)", within="(-inf, 0)"
+        None, "lower limit of dormant theta; -0.01 if `expected` is not given", within="(-inf, 0)"
     )
     initial: str = setting(
         "random",
