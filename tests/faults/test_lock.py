@@ -11,6 +11,7 @@ from refusal import refused
 from trainer import code, command, config, network, start
 
 from spikewire.runs.lock import locked
+from spikewire.runs.vacancy import is_vacant
 from spikewire.train.loop import Epoch, fit
 
 TINY = ["--epochs=4", "--batch-size=256", "--time-steps=2", "--threads=1", "--init=firing"]
@@ -96,3 +97,16 @@ def test_the_lock_is_exclusive(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(200)))
     assert count.read_text() == "200"
+
+
+def test_a_directory_that_changes_while_it_is_read_is_not_vacant(tmp_path, monkeypatch):
+    (tmp_path / "env.json").write_text("{}")
+
+    def listed(folder):
+        entries = list(os.scandir(folder))
+        (tmp_path / "env.json").unlink(missing_ok=True)  # as another start does
+        return (folder / entry.name for entry in entries)
+
+    monkeypatch.setattr(type(tmp_path), "iterdir", listed)
+    assert not is_vacant(tmp_path)
+    assert is_vacant(tmp_path)

@@ -22,6 +22,13 @@ def is_vacant(folder: Path) -> bool:
     """Return whether a directory is empty, or holds only what a killed start has left there."""
     if not folder.is_dir():
         return False
+    try:
+        return _only_a_start(folder)
+    except FileNotFoundError:  # a file is gone since it was listed: another process works here
+        return False
+
+
+def _only_a_start(folder: Path) -> bool:
     entries = {x.name: x for x in folder.iterdir() if not is_temporary(x, *WRITTEN)}
     if not all(stat.S_ISREG(entry.lstat().st_mode) for entry in entries.values()):
         return False
