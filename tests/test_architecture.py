@@ -10,7 +10,7 @@ import spikewire
 PACKAGE = Path(spikewire.__file__).parent
 ORDER = (
     {"errors"},
-    {"fields", "files", "schedules", "text"},
+    {"fields", "files", "schedules", "text", "zoo"},
     {"kernels"},
     {"nn"},
     {"pruning"},

@@ -178,7 +178,10 @@ def test_every_python_block_compiles(page):
         compile(code, f"{page.name} block {number}", "exec")
 
 
-@pytest.mark.parametrize("name", ["getting-started", "python-api", "data", "own-data", "budget"])
+RUN = ["getting-started", "python-api", "data", "own-data", "budget", "zoo"]
+
+
+@pytest.mark.parametrize("name", RUN)
 def test_the_python_blocks_of_a_page_run_in_order(name, tmp_path):
     page = ROOT / "docs" / f"{name}.md"
     code = "\n".join(python_blocks(page))

@@ -7,6 +7,7 @@ from spikewire import metrics as metrics
 from spikewire import nn as nn
 from spikewire import pruning as pruning
 from spikewire import report as report
+from spikewire import zoo as zoo
 from spikewire.config import Config as Config
 from spikewire.config import resolve as resolve
 from spikewire.data import Dataset as Dataset

@@ -21,6 +21,7 @@ from spikewire.runtime import Runtime
 from spikewire.runtime.inputs import read_images
 
 SHAPE = (1, 9, 21)
+pytestmark = pytest.mark.filterwarnings("ignore:.*resized to 21 x 9:UserWarning")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from spikewire import __version__
-from spikewire.cli import data, export, frontier, methods, predict, presets, report, train
+from spikewire.cli import data, export, frontier, methods, predict, presets, report, train, zoo
 from spikewire.cli.show import complain, first_line, silence
 from spikewire.errors import AlreadyFinished, SpikewireError, TrainingFailed, unknown
 
@@ -40,6 +40,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "data": data.data,
     "export": export.export,
     "predict": predict.predict,
+    "zoo": zoo.zoo,
     "report": report.report,
     "figures": report.figures,
 }
@@ -52,6 +53,7 @@ HEAVY = {  # what a command imports besides itself
     "data": ("spikewire.data", "rich.progress", "rich.table"),
     "export": ("spikewire.deploy", "rich.table"),
     "predict": ("spikewire.runtime", "spikewire.data"),
+    "zoo": ("rich.table",),
     "report": ("spikewire.report",),
     "figures": ("spikewire.report", "spikewire.train.loop"),
 }

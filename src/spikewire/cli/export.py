@@ -1,11 +1,13 @@
 """`spikewire export`: write the network of a finished run to a file."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spikewire.cli.flags import Parser, whole
 from spikewire.cli.show import print_values
 from spikewire.cli.train import add_own_files
+from spikewire.errors import check
 from spikewire.text import percent, size
 
 if TYPE_CHECKING:
@@ -14,12 +16,22 @@ if TYPE_CHECKING:
 
 def export(arguments: Sequence[str]) -> None:
     """Write the network of a finished run as a packed file, NIR, connection lists or C."""
-    from spikewire.deploy import export_run
+    from spikewire.deploy import convert, export_run
 
     given = make_export_parser().read(arguments)
-    images = given.pop("check")
+    images, source = given.pop("check"), given.pop("run")
     given["check_images"] = 0 if images == "0" else whole("--check", images)
-    print_export(export_run(given.pop("run"), **given))
+    if not is_packed(source):
+        print_export(export_run(source, **given))
+        return
+    for key in ("model", "dataset"):
+        check(given.pop(key) is None, f"--{key}", source, "given for a run, not for a packed file")
+    print_export(convert(source, **given))
+
+
+def is_packed(source: str) -> bool:
+    """Return whether a packed file is named, in the zoo or by its path, and not a run."""
+    return source.startswith("zoo:") or Path(source).is_file()
 
 
 def make_export_parser() -> Parser:
@@ -29,9 +41,13 @@ def make_export_parser() -> Parser:
     from spikewire.formats.packed import VALUES
 
     parser = Parser("export", export.__doc__ or "")
-    parser.add_argument("run", help="run directory")
+    parser.add_argument("run", metavar="RUN", help="run directory, packed file or zoo:NAME")
     parser.add_argument("--format", default="packed", help=f"{', '.join(FORMATS)} (packed)")
-    parser.add_argument("--out", metavar="PATH", help="path to write to (in the run directory)")
+    parser.add_argument(
+        "--out",
+        metavar="PATH",
+        help="path to write to (in the run directory; of a packed file: here)",
+    )
     parser.add_argument(
         "--values", help=f"packed: {', '.join(VALUES)} (fp16); c: int8, fp32 (int8)"
     )

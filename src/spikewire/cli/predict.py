@@ -66,9 +66,9 @@ def print_accuracy(records: list[dict[str, Any]], seconds: float, kernels: str) 
 def make_predict_parser() -> Parser:
     """Return the parser of `spikewire predict`."""
     parser = Parser("predict", predict.__doc__ or "")
-    parser.add_argument("model", help="packed file, or .nir")
+    parser.add_argument("model", help="packed file, zoo:NAME, or .nir")
     parser.add_argument("--input", required=True, help=".npy, .png, .jpg or the name of a data set")
-    parser.add_argument("--resize", action="store_true", help="resize to the network's input")
+    parser.add_argument("--resize", action="store_true", help="resize images as a whole, uncropped")
     parser.add_argument("--time-steps", help="time steps per image of a .nir file (8)")
     parser.add_argument("--threads", default="1", help="threads (1)")
     parser.add_argument("--batch-size", default="32", help="images per batch (32)")

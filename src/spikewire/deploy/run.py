@@ -12,7 +12,7 @@ from torch import nn
 from spikewire import __version__
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches, Dataset
-from spikewire.deploy.model import FORMATS, write_network
+from spikewire.deploy.model import FORMATS, write_c, write_network
 from spikewire.errors import check, check_word
 from spikewire.formats import c, packed
 from spikewire.formats.network import Network
@@ -117,7 +117,7 @@ def export_run(
             pixels, "format", format, f"another one than c, whose input is pixels, for {data.name}"
         )
         assert isinstance(data, Dataset)
-        network, memory = _write_c(network, path, values or "int8", data)
+        network, memory = write_c(network, path, values or "int8", data.test_images[0])
         size = path.stat().st_size
         before, after = _compare(trained, network, batches, count)
     else:  # written first: these formats may refuse the network
@@ -149,15 +149,6 @@ def _describe_run(config: Config) -> dict[str, object]:
         "dataset": config.dataset,
         "method": config.method,
     }
-
-
-def _write_c(network: Network, path: Path, values: str, data: Dataset) -> tuple[Network, c.Memory]:
-    """Write a C file with a test vector; return the rounded network, and the memory it needs."""
-    check_word("values", values, c.VALUES)
-    rounded = packed.quantise(network, values)
-    runtime, pixels = Runtime(rounded, exact=True), data.test_images[:1]
-    label = int(runtime.predict(runtime.normalise(pixels)))
-    return rounded, c.write(network, path, values, (pixels[0].numpy(), label))
 
 
 @torch.no_grad()

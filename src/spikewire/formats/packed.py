@@ -20,6 +20,7 @@ from spikewire.files import atomic_write, io_errors
 from spikewire.formats.gaps import decode_bits, decode_gaps, encode_bits, encode_gaps
 from spikewire.formats.network import MAX_NEURONS, Network, Neuron, Pool, Source, Stage
 from spikewire.formats.stage import Shape
+from spikewire.zoo import resolve
 
 FORMAT = "spikewire packed 2"
 VALUES = ("fp32", "fp16", "int8")
@@ -62,7 +63,7 @@ def read(path: str | Path) -> Network:
     """Read a packed file; nothing in the file is executed.
 
     Args:
-        path: Path of a file written by `write` or by ``spikewire export``.
+        path: Path of a file written by `write` or by ``spikewire export``, or ``zoo:NAME``.
 
     Returns:
         The network.
@@ -74,6 +75,7 @@ def read(path: str | Path) -> Network:
         >>> packed.read("net.packed.safetensors").connectivity
         0.05
     """
+    path = resolve(path)
     if Path(path).exists() and not Path(path).is_file():
         kind = "folder" if Path(path).is_dir() else "device or pipe"
         raise SpikewireError(

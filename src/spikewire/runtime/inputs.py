@@ -15,7 +15,8 @@ from spikewire.runtime.model import Runtime
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 PICTURES = (".png", ".jpg", ".jpeg")
-MAX_PIXELS = 2**26  # of a picture that is resized
+GREY = ("1", "L", "LA")  # modes of Pillow
+MAX_PIXELS = 2**26  # of a picture
 
 
 def read_images(
@@ -29,7 +30,9 @@ def read_images(
         runtime: The network that the images are for. If it stores no normalisation, as NIR files,
             a data set is normalised by its own mean and standard deviation.
         data_dir: Directory of the data sets; None for the default.
-        resize: Whether to resize images to the height and width of the network's input.
+        resize: Whether to resize images as a whole to the height and width of the network's input.
+            If False, an array must have that size, and a picture of another size is cropped to its
+            middle first, with a warning that names the sizes.
 
     Returns:
         Images ``[batch, *input_shape]``, and labels ``[batch]`` or None.
@@ -49,24 +52,27 @@ def read_images(
         kinds = ", ".join((".npy", *PICTURES))
         raise SpikewireError(f"input: {source!r} is neither {kinds} nor a data set ({known})")
     shape = runtime.network.input_shape
-    images = fit_shape(read_pixels(path, shape, resize), shape)
+    images = fit_shape(read_pixels(path, shape), shape)
     if resize and len(images) > 0:
         images = resize_images(images, shape)
+    elif path.suffix.lower() in PICTURES:
+        images = fit_picture(images, shape, path)
     fits, sizes = images.shape[1:] == shape, ", ".join(map(str, shape))
     check(fits, "input", tuple(images.shape), f"images of [{sizes}], or pass --resize")
     check(len(images) > 0, "input", source, "at least one image")
     return images.float() if images.is_floating_point() else runtime.normalise(images), None
 
 
-def read_pixels(path: Path, shape: tuple[int, ...], resize: bool = False) -> np.ndarray:
-    """Return the array or the picture in a file; `shape` is that of one image, unless resized."""
+def read_pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the array or the picture in a file, for a network whose input has this shape."""
     if path.exists() and not path.is_file():
         raise SpikewireError(f"{path}: is a folder, device or pipe, not a file")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large pictures, and old headers
             if path.suffix.lower() == ".npy":
                 return read_array(path)
-            return read_picture(path, None if resize else shape)
+            check(len(shape) == 3, "input", str(path), "a .npy array for this network")
+            return read_picture(path)
     except SpikewireError:
         raise
     except Exception as error:  # a damaged file fails anywhere inside numpy or Pillow
@@ -86,29 +92,24 @@ def read_array(path: Path) -> np.ndarray:
         return array.astype(np.uint8 if array.dtype == np.uint8 else np.float32, order="C")
 
 
-def read_picture(path: Path, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def read_picture(path: Path) -> np.ndarray:
     """Return a picture as uint8 ``[1, channels, height, width]``, without its alpha channel.
 
-    Its size is compared with `shape`, or with a limit for None, before it is decoded: a small file
-    may hold a very large picture.
+    It is turned as its EXIF orientation says. Its size is compared with a limit before it is
+    decoded: a small file may hold a very large picture.
     """
-    from matplotlib.image import imread
-    from PIL import Image
+    from PIL import Image, ImageOps  # comes with matplotlib
 
-    with Image.open(path, formats=("PNG", "JPEG")) as header:
-        size = header.size
-    if shape is None:
-        fits, allowed = size[0] * size[1] <= MAX_PIXELS, f"at most {MAX_PIXELS} pixels"
-    else:
-        fits, expected = size == shape[:0:-1], " x ".join(map(str, shape[:0:-1]))
-        allowed = f"a picture of {expected}, or pass --resize" if expected else "a .npy array"
-    check(fits, "input", f"{size[0]} x {size[1]}", allowed)
-    picture = np.asarray(imread(path))
-    if picture.dtype != np.uint8:
-        picture = np.rint(picture * 255).astype(np.uint8)
-    picture = picture[:, :, None] if picture.ndim == 2 else picture
-    channels = {2: 1, 4: 3}.get(picture.shape[2], picture.shape[2])
-    return picture[:, :, :channels].transpose(2, 0, 1)[None]
+    with Image.open(path, formats=("PNG", "JPEG")) as picture:
+        width, height = picture.size
+        few = width * height <= MAX_PIXELS
+        check(few, "input", f"{width} x {height}", f"a picture of at most {MAX_PIXELS} pixels")
+        turned = ImageOps.exif_transpose(picture)
+        if turned.mode.startswith("I"):  # 16 bits per pixel
+            pixels = np.rint(np.asarray(turned) / 257).astype(np.uint8)
+        else:
+            pixels = np.array(turned.convert("L" if turned.mode in GREY else "RGB"))
+    return np.atleast_3d(pixels).transpose(2, 0, 1)[None]
 
 
 def fit_shape(pixels: np.ndarray, shape: tuple[int, ...]) -> Tensor:
@@ -134,3 +135,18 @@ def resize_images(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     if images.is_floating_point():
         return resized
     return resized.round().clamp(0, 255).to(torch.uint8)
+
+
+def fit_picture(images: Tensor, shape: tuple[int, ...], path: Path) -> Tensor:
+    """Return the middle part that has the network's aspect ratio, resized; warn of the change."""
+    (height, width), (rows, columns) = images.shape[2:], shape[1:]
+    if (height, width) == (rows, columns):
+        return images
+    high = min(height, max(1, round(width * rows / columns)))
+    wide = min(width, max(1, round(height * columns / rows)))
+    top, left = (height - high) // 2, (width - wide) // 2
+    part = "" if (high, wide) == (height, width) else f"the middle {wide} x {high} "
+    warnings.warn(
+        f"{path}: {width} x {height} pixels; {part}resized to {columns} x {rows}", stacklevel=3
+    )
+    return resize_images(images[:, :, top : top + high, left : left + wide], shape)

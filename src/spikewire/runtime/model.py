@@ -36,7 +36,8 @@ def load(
     """Load a packed file, ready to run; nothing in the file is executed.
 
     Args:
-        path: Path of a packed file, as written by ``spikewire export``.
+        path: Path of a packed file, as written by ``spikewire export``, or a network of the zoo,
+            such as ``"zoo:digits-5"``.
         threads: Number of threads, from 1 to 256.
         kernels: ``"avx512"``, ``"avx2"``, ``"portable"`` or ``"torch"``; None for the fastest that
             this machine has.
