@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all pages test-gpu lint format wheel clean
+.PHONY: demo test test-all docs pages test-gpu lint format wheel clean
 
 demo: .venv/core
 	@echo "training three networks on the embedded digits (about a minute) ..."
@@ -44,8 +44,17 @@ format: .venv/dev
 	@$(PIP) --no-deps neurobench==2.3.0  # a whole install would bring GPL code the tests do not need
 	@touch $@
 
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 pages: .venv/core
 	$(BIN)/python docs/site/pages.py
+
+.venv/docs: .venv/core
+	@echo "installing the tools for the documentation into .venv (once) ..."
+	@$(PIP) -e ".[docs]"
+	@touch $@
 
 wheel: .venv/core
 	@echo "building the wheel into dist ..."
@@ -54,5 +63,5 @@ wheel: .venv/core
 	@ls dist/*.whl
 
 clean:
-	rm -rf .venv build dist src/*.egg-info src/spikewire/runtime/_kernels*.so
+	rm -rf .venv build dist site src/*.egg-info src/spikewire/runtime/_kernels*.so
 	rm -rf .pytest_cache .ruff_cache .hypothesis
