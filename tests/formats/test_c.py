@@ -142,6 +142,7 @@ def test_refusals(tmp_path):
 @pytest.mark.parametrize(
     ("compiler", "before", "flags"),
     [
+        ("gcc", (), ()),
         ("clang", (), ()),
         ("arm-linux-gnueabihf-gcc", ("qemu-arm-static",), ("-static",)),
     ],

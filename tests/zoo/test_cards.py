@@ -100,6 +100,8 @@ def test_names_are_accepted_by_predict_and_export(call, tmp_path):
     assert (code, "accuracy change" in out, "flash" in out) == (0, True, True)
     assert "spikewire_predict" in file.read_text()
     assert "SPIKEWIRE_TEST" in file.read_text()
+    code, out, _ = call("export", "zoo:digits-5", "--format", "c", "--out", file, "--check", "0")
+    assert (code, "flash" in out, "SPIKEWIRE_TEST" in out) == (0, True, False)
     again = tmp_path / "x.packed.safetensors"
     code, out, _ = call("export", network_path("digits-5"), "--values", "fp32", "--out", again)
     assert (code, packed.read(again).connectivity) == (0, card("digits-5").connectivity)

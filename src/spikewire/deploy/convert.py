@@ -55,8 +55,8 @@ def convert(
     values = values or {"packed": "fp16", "c": "int8"}.get(format, "fp32")
     written, memory = packed.quantise(network, values), None
     before, after = (_accuracy(x, pixels, labels) for x in (network, written))
-    if format == "c" and len(pixels):
-        _, memory = write_c(network, path, values, pixels[0])
+    if format == "c":
+        memory = write_c(network, path, values, pixels[0] if len(pixels) else None)[1]
         size = path.stat().st_size
     else:
         if len(pixels):

@@ -184,20 +184,24 @@ def write_network(network: Network, path: Path, format: str, *, values: str, poo
     return sum(file.stat().st_size for file in path.iterdir())
 
 
-def write_c(network: Network, path: Path, values: str, pixels: Tensor) -> tuple[Network, c.Memory]:
+def write_c(
+    network: Network, path: Path, values: str, pixels: Tensor | None
+) -> tuple[Network, c.Memory]:
     """Write a C file whose test vector is an image and the class that the CPU runtime gives it.
 
     Args:
         network: The network to write.
         path: Path of the file.
         values: Type of the weights: ``"int8"`` or ``"fp32"``.
-        pixels: The image, uint8.
+        pixels: The image, uint8; None for a file without test vector.
 
     Returns:
         The network with rounded weights, and the memory that it needs on a device.
     """
     check_word("values", values, c.VALUES)
     rounded = packed.quantise(network, values)
+    if pixels is None:
+        return rounded, c.write(network, path, values)
     runtime = Runtime(rounded, exact=True)
     label = int(runtime.predict(runtime.normalise(pixels[None])))
     return rounded, c.write(network, path, values, (pixels.numpy(), label))
