@@ -5,6 +5,7 @@ from spikewire import deploy as deploy
 from spikewire import kernels as kernels
 from spikewire import metrics as metrics
 from spikewire import nn as nn
+from spikewire import plasticity as plasticity
 from spikewire import pruning as pruning
 from spikewire import report as report
 from spikewire import zoo as zoo

@@ -67,11 +67,14 @@ class Config:
     model: str = setting(
         "auto",
         "network, or one of your own; auto: the one for the data set",
-        choices=("auto", "spikewire.nn.models:MODELS"),
+        choices=("auto", "spikewire.nn.models:MODELS", "spikewire.plasticity:NETWORKS"),
         forms=("FILE.py:FUNCTION",),
     )
     hidden: int = setting(
-        0, "hidden neurons of mlp and recurrent; 0: their own number", within="[0, 1e6]"
+        0, "hidden neurons of a network of any size; 0: its own number", within="[0, 1e6]"
+    )
+    plasticity: tuple[str, ...] = setting(
+        (), "list of NAME:VALUE, constants of a network with a learning rule of its own"
     )
     frames: str = setting(
         "time",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from spikewire import data as datasets
+from spikewire import plasticity
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches, Dataset, StreamedBatches
 from spikewire.data.reference import call_function, is_python
@@ -17,6 +18,7 @@ from spikewire.metrics.counting import reset_neurons_
 from spikewire.metrics.links import first_tensor
 from spikewire.nn import models
 from spikewire.nn.layers import Spiking
+from spikewire.plasticity import Plastic
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
@@ -62,7 +64,18 @@ def build_model(config: Config, data: AnyDataset, device: torch.device) -> nn.Mo
     Raises:
         SpikewireError: if it does not, or a run directory names a Python file for it.
     """
-    model = _own_model(config, data) if is_python(config.model) else _named_model(config, data)
+    if is_python(config.model):
+        model = _own_model(config, data)
+    elif config.model in plasticity.NETWORKS:
+        model = _plastic_model(config, data)
+    else:
+        model = _named_model(config, data)
+    check(
+        isinstance(model, Plastic) or not config.plasticity,
+        "plasticity",
+        config.plasticity,
+        f"none for {config.model!r}, which learns by a gradient",
+    )
     model.to(device)
     if config.channels_last:
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -112,6 +125,25 @@ def _named_model(config: Config, data: AnyDataset) -> Spiking:
     return model
 
 
+def _plastic_model(config: Config, data: AnyDataset) -> Plastic:
+    """Return a network with a learning rule of its own; refuse what needs a gradient."""
+    name = config.model
+    check(not data.temporal, "model", name, "another one for data over time")
+    for key in ("teacher", "label_smoothing", "average", "compile", "graph"):
+        value = getattr(config, key)
+        check(not value, key, value, f"left out for {name!r}, which learns without a gradient")
+    check(config.init == "default", "init", config.init, f"default for {name!r}")
+    check("cutmix" not in config.augment, "augment", config.augment, f"without cutmix for {name!r}")
+    return plasticity.build(
+        name,
+        input_shape=data.shape,
+        classes=len(data.classes),
+        hidden=config.hidden,
+        time_steps=config.time_steps,
+        constants=config.plasticity,
+    )
+
+
 def forward_of(model: nn.Module, compiled: bool = False) -> Callable[[Tensor], Tensor]:
     """Return the network as a function from inputs to outputs ``[time, batch, classes]``.
 
@@ -140,7 +172,9 @@ def forward_of(model: nn.Module, compiled: bool = False) -> Callable[[Tensor], T
 
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
-    """Return the optimizer over all parameters."""
+    """Return the optimizer over all parameters; a learning rule of the network is its own."""
+    if isinstance(model, Plastic):
+        return model.optimizer(config.lr)
     parameters, lr, decay = model.parameters(), config.lr, config.weight_decay
     match config.optimizer:
         case "adam":

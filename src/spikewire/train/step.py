@@ -23,6 +23,7 @@ from spikewire.metrics.counting import reset_neurons_
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Spiking
 from spikewire.nn.losses import LOSSES, logits
+from spikewire.plasticity import Plastic
 from spikewire.pruning import Pruner
 from spikewire.pruning.meter import SynOps
 from spikewire.schedules import RATES
@@ -84,6 +85,8 @@ class Training:
         if isinstance(self.pruner.uses, SynOps):
             self.pruner.uses.sum_over_ranks = self.ranks.sum_
         self.compute = self._captured() if self.config.graph else self.learn
+        if isinstance(self.model, Plastic):
+            self.compute = self.learn_locally
         decay = self.config.average
         self.average = WeightAverage(self.model, decay) if decay else None
 
@@ -137,7 +140,7 @@ class Training:
 
     def set_time_steps(self, count: int) -> None:
         """Set the time steps of the network; one of your own decides for itself."""
-        if isinstance(self.model, Spiking):
+        if isinstance(self.model, Spiking | Plastic):
             self.model.time_steps = count
 
     def loss(self, output: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -175,6 +178,13 @@ class Training:
             loss = torch.lerp(loss, distilled, self.config.teacher_weight)
         loss, self.any_stop = self.gradients.backward(loss, self.stop)
         return loss
+
+    def learn_locally(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Leave the updates of the network's own rule as gradients; return the loss before it."""
+        assert isinstance(self.model, Plastic)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.any_stop = self.stop
+        return self.loss(self.model.learn(images, labels), labels)
 
     def finish(self) -> dict[str, Tensor]:
         """Fix the masks; where weights are averaged, leave their mean in the model."""
@@ -262,6 +272,8 @@ def prepare(
     data = data.hold_out(config.hold_out) if config.hold_out else data
     torch.manual_seed(config.seed)
     model = build_model(config, data, device)
+    alone = ranks.alone or not isinstance(model, Plastic)
+    check(alone, "ranks", ranks.world_size, f"1 for {config.model!r}: its rule is not averaged")
     if config.start and fresh:
         with field_of_errors("start"):
             load_weights_(model, config.start)

@@ -1,0 +1,175 @@
+"""The network of Diehl & Cook, Front. Comput. Neurosci. 2015, doi:10.3389/fncom.2015.00099."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from spikewire.fields import setting
+from spikewire.plasticity.labels import Labels
+from spikewire.plasticity.local_rule import LocalRule, row_scale
+from spikewire.plasticity.network import Plastic
+from spikewire.plasticity.spikes import poisson
+from spikewire.plasticity.stdp import RULES, Timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants(Timing):
+    """Constants of `DiehlCook`; potentials in mV above rest, times in ms."""
+
+    rate: float = setting(128.0, "firing rate of a white pixel, Hz", within="(0, inf)")
+    drive: float = setting(
+        78.4, "sum of the weights of a neuron, before every image", within="(0, inf)"
+    )
+    tau: float = setting(100.0, "membrane time constant, ms", within="(0, inf)")
+    base: float = setting(13.0, "threshold of a neuron that never spiked", within="(0, inf)")
+    reset: float = setting(5.0, "potential after a spike", within="(-inf, inf)")
+    refractory: float = setting(5.0, "time without input after a spike, ms", within="[0, inf)")
+    adaptation: float = setting(0.5, "rise of the threshold per spike", within="[0, inf)")
+    inhibition: float = setting(
+        120.0, "fall of the potential of all others at a spike", within="[0, inf)"
+    )
+    vote: str = setting(
+        "proportion",
+        "how spikes become a class",
+        choices=("spikewire.plasticity.labels:VOTES",),
+    )
+    window: float = setting(
+        10_000.0, "images from which labels of neurons are taken", within="[1, inf)"
+    )
+
+
+class Excitatory(nn.Module):
+    """Leaky neurons with adaptive thresholds that inhibit each other, over time.
+
+        m[t] = exp(-dt/tau) u[t-1] + I[t]       (I = 0 while refractory)
+        the neuron of the largest m - base - theta spikes, if that is 0 or more
+        u[t] = reset for it, m[t] - inhibition for all others, m[t] where none spikes
+
+    The inhibitory neurons of the paper, one per excitatory neuron, are folded into the direct
+    inhibition, and one neuron spikes per step: the first of them silences the others.
+
+    Args:
+        neurons: number of neurons.
+        constants: those of the network.
+    """
+
+    theta: Tensor
+
+    def __init__(self, neurons: int, constants: Constants) -> None:
+        super().__init__()
+        self.constants = constants
+        self.register_buffer("theta", torch.zeros(neurons))
+
+    def forward(self, current: Tensor) -> Tensor:
+        """Return spikes ``[time, batch, neurons]``; every call starts at rest.
+
+        Args:
+            current: input of the same shape; it is changed.
+        """
+        c = self.constants
+        limit, decay = c.base + self.theta, c.decay(c.tau)
+        blind = round(c.refractory / c.dt)
+        spikes = torch.zeros_like(current)
+        u = torch.zeros_like(current[0])
+        for t, (now, out) in enumerate(zip(current, spikes, strict=True)):
+            u.mul_(decay).add_(now)
+            best, winner = (u - limit).max(1, keepdim=True)
+            fired = (best >= 0).to(u.dtype)
+            out.scatter_(1, winner, fired)
+            stays = u.gather(1, winner) * (1 - fired)
+            u.sub_(fired * c.inhibition).scatter_(1, winner, stays + fired * c.reset)
+            later = current[t + 1 : t + 1 + blind]
+            index = winner.expand(len(later), *winner.shape)
+            later.scatter_(2, index, later.gather(2, index) * (1 - fired))
+        return spikes
+
+    def adapt_(self, spikes: Tensor) -> None:
+        """Raise each threshold by `adaptation` per spike; the paper's slow decay is left out."""
+        self.theta.add_(spikes.sum((0, 1)), alpha=self.constants.adaptation)
+
+
+class DiehlCook(Plastic):
+    """Inputs, all-to-all plastic synapses, excitatory neurons with lateral inhibition, labels.
+
+    Pixels become Poisson spike trains. The weights of each neuron are scaled to the sum `drive`
+    before every image: by the rule's optimizer in what is trained, and again in what the network
+    uses, so that a neuron with few synapses gets as much input as one with many. In evaluation the
+    spike trains come from a fixed seed and nothing adapts.
+
+    Args:
+        constants: see `Constants`.
+        input_shape: shape of an image.
+        classes: number of classes.
+        hidden: number of excitatory neurons.
+        time_steps: how many steps of `dt` an image is shown.
+
+    Example:
+        >>> network = DiehlCook(Constants(), input_shape=(1, 28, 28), classes=10, hidden=400,
+        ...                     time_steps=50)
+        >>> optimizer = network.optimizer(lr=0.03)
+        >>> network.learn(images, labels); optimizer.step()
+    """
+
+    Constants = Constants
+    default_hidden = 400
+
+    def __init__(
+        self,
+        constants: Constants,
+        *,
+        input_shape: tuple[int, ...],
+        classes: int,
+        hidden: int,
+        time_steps: int,
+    ) -> None:
+        super().__init__(
+            constants,
+            input_shape=input_shape,
+            classes=classes,
+            hidden=hidden,
+            time_steps=time_steps,
+        )
+        self.fc1 = nn.Linear(prod(input_shape), hidden, bias=False)
+        with torch.no_grad():
+            self.fc1.weight.uniform_(0, 1)
+            self.fc1.weight.mul_(self.stored / self.fc1.weight.sum(1, keepdim=True))
+        self.excitatory = Excitatory(hidden, constants)
+        self.labels = Labels(classes, hidden, constants.window, constants.vote)
+
+    @property
+    def stored(self) -> float:
+        """Sum of the weights of a neuron at the start; "power" needs weights far below 1."""
+        c = self.constants
+        return c.drive if c.rule != "power" else min(c.drive, self.fc1.in_features / 4)
+
+    def optimizer(self, lr: float) -> LocalRule:
+        """Return the optimizer of the synapses; "power" bounds them by itself, not by sums."""
+        bounds = {"high": 1.0} if self.constants.rule == "power" else {"total": self.stored}
+        return LocalRule([self.fc1.weight], lr, low=0.0, **bounds)
+
+    @torch.no_grad()
+    def learn(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Show the images; leave the update of the rule, thresholds and labels."""
+        pre, post = self.show(images)
+        counts = post.sum(0)
+        scores = self.labels(counts)
+        weight, c = self.fc1.weight, self.constants
+        weight.grad = RULES[c.rule](pre, post, weight, c).neg_()
+        self.excitatory.adapt_(post)
+        self.labels.update_(counts, labels)
+        return scores.unsqueeze(0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the score of each class ``[1, batch, classes]``."""
+        return self.labels(self.show(images)[1].sum(0)).unsqueeze(0)
+
+    @torch.no_grad()
+    def show(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the spikes of inputs and neurons ``[time, batch, ...]`` while images are shown."""
+        c = self.constants
+        fixed = None if self.training else torch.Generator(images.device).manual_seed(0)
+        pre = poisson(images, self.time_steps, c.rate * c.dt / 1000, fixed)
+        current = self.fc1(pre).mul_(row_scale(self.fc1.weight, c.drive).squeeze(1))
+        return pre, self.excitatory(current)

@@ -1,0 +1,40 @@
+"""Spike trains: Poisson encoding of images, and the exponential traces of spikes."""
+
+import torch
+from torch import Tensor
+
+
+def poisson(
+    images: Tensor, time_steps: int, probability: float, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return spikes ``[time, batch, pixels]``: one per step with ``probability * pixel``.
+
+    Args:
+        images: pixels in [0, 1], ``[batch, ...]``; others are clipped.
+        time_steps: number of steps.
+        probability: probability of a spike of a pixel of 1 in a step.
+        generator: where random numbers come from; None: torch's own.
+    """
+    chance = images.flatten(1).clamp(0, 1) * probability
+    shape = (time_steps, *chance.shape)
+    drawn = torch.rand(shape, generator=generator, device=chance.device, dtype=chance.dtype)
+    return drawn.lt_(chance)
+
+
+def trace(spikes: Tensor, decay: float) -> Tensor:
+    """Return ``x[t] = 1 where there is a spike, else decay x[t-1]``; ``x[-1] = 0``.
+
+    Args:
+        spikes: 0 or 1, ``[time, ...]``.
+        decay: factor per step, in [0, 1).
+    """
+    traces = torch.empty_like(spikes)
+    before = torch.zeros_like(spikes[0])
+    for now, spike in zip(traces, spikes, strict=True):
+        before = torch.maximum(torch.mul(before, decay, out=now), spike, out=now)
+    return traces
+
+
+def previous(traces: Tensor) -> Tensor:
+    """Return the traces one step before, 0 at the first step."""
+    return torch.cat([torch.zeros_like(traces[:1]), traces[:-1]])

@@ -1,0 +1,90 @@
+"""Spike-timing-dependent plasticity: the update of all weights, summed over time and batch.
+
+With traces ``x`` of the inputs and ``y`` of the neurons (`trace`), S the spikes of a neuron (post)
+and P those of an input (pre), all at time t, and sums over t and all images of the batch:
+
+    pair      dw = sum S x - depression sum P y[t-1]
+    triplet   dw = sum S x z[t-1] - depression sum P y[t-1]      z: a slower trace of the neuron
+    power     dw = (sum S (x - offset)) ((w_max - w)(w - 0))^exponent,     w_max = 1
+
+Pair: Song, Miller, Abbott, Nature Neuroscience 2000, in the form with traces that are set to 1.
+Triplet: Pfister & Gerstner, J. Neurosci. 2006, as used by Diehl & Cook, Front. Comput. Neurosci.
+2015. Power law: Querlioz et al. 2013, as used by Rathi, Panda, Roy, https://arxiv.org/abs/1710.04734.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp
+
+from torch import Tensor
+
+from spikewire.fields import setting, validate
+from spikewire.plasticity.spikes import previous, trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Constants of the rules; times in ms."""
+
+    rule: str = setting("pair", "form of STDP", choices=("spikewire.plasticity.stdp:RULES",))
+    dt: float = setting(2.0, "length of a time step, ms", within="(0, 100]")
+    tau_pre: float = setting(20.0, "time constant of input traces, ms", within="(0, inf)")
+    tau_post: float = setting(20.0, "time constant of neuron traces, ms", within="(0, inf)")
+    tau_slow: float = setting(40.0, "the slower one, of triplet, ms", within="(0, inf)")
+    depression: float = setting(
+        0.01, "pair, triplet: size of a depression, of a potentiation", within="[0, inf)"
+    )
+    offset: float = setting(0.3, "power: trace below which a synapse is depressed", within="[0, 1]")
+    exponent: float = setting(0.9, "power: dependence on the weight", within="[0, 10]")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def decay(self, tau: float) -> float:
+        """Return the factor per time step of a time constant."""
+        return exp(-self.dt / tau)
+
+
+def pair(pre: Tensor, post: Tensor, weight: Tensor, c: Timing) -> Tensor:
+    """Return the update of pair STDP.
+
+    Args:
+        pre: spikes of the inputs ``[time, batch, inputs]``.
+        post: spikes of the neurons ``[time, batch, neurons]``.
+        weight: ``[neurons, inputs]``; not used.
+        c: the constants.
+    """
+    return _correlation(post, trace(pre, c.decay(c.tau_pre))) - _depression(pre, post, c)
+
+
+def triplet(pre: Tensor, post: Tensor, weight: Tensor, c: Timing) -> Tensor:
+    """Return the update of triplet STDP: a neuron's first spike does not potentiate."""
+    slow = previous(trace(post, c.decay(c.tau_slow)))
+    return _correlation(post * slow, trace(pre, c.decay(c.tau_pre))) - _depression(pre, post, c)
+
+
+def power(pre: Tensor, post: Tensor, weight: Tensor, c: Timing) -> Tensor:
+    """Return the update of power-law STDP, which stops at weights of 0 and 1."""
+    caused = _correlation(post, trace(pre, c.decay(c.tau_pre)))
+    events = post.sum((0, 1)).unsqueeze(1)
+    room = ((1 - weight) * weight).clamp(min=0).pow(c.exponent)
+    return (caused - c.offset * events) * room
+
+
+def _depression(pre: Tensor, post: Tensor, c: Timing) -> Tensor:
+    """Return what is subtracted: inputs that spike after the neuron."""
+    if not c.depression:
+        return pre.new_zeros(())
+    return c.depression * _correlation(previous(trace(post, c.decay(c.tau_post))), pre)
+
+
+def _correlation(post: Tensor, pre: Tensor) -> Tensor:
+    """Return the sum over time and batch of ``post preᵀ``, ``[neurons, inputs]``."""
+    return post.flatten(0, 1).T @ pre.flatten(0, 1)
+
+
+RULES: dict[str, Callable[[Tensor, Tensor, Tensor, Timing], Tensor]] = {
+    "pair": pair,
+    "triplet": triplet,
+    "power": power,
+}
