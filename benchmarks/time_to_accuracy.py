@@ -1,8 +1,9 @@
-"""CIFAR-10, the paper's network: accuracy and training time at the published connectivities.
+"""CIFAR-10, the paper's network: accuracy and training time at the published points.
 
     python benchmarks/time_to_accuracy.py --out results/cifar10           # each from scratch
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # sparser from denser
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --seed 1
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --points synapses-0.0116
     python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
     python benchmarks/time_to_accuracy.py --out results/cifar10 --summary
 
@@ -31,49 +32,67 @@ from spikewire.runs.rundir import RunDir
 
 
 class Point(NamedTuple):
-    """The highest published accuracy of this network at a connectivity, and the time limit."""
+    """The highest published accuracy of this network at a target, and the time limit."""
 
-    connectivity: float
+    target: float
     accuracy: float
     seconds: int
-    start: float | None = None  # the point whose network it starts from with --chain
+    start: str | None = None  # the point whose network it starts from with --chain
     flags: str = ""  # flags of a run that starts there
+    unit: str = "connectivity"
+
+    @property
+    def label(self) -> str:
+        """The target, with its unit where it does not count weights."""
+        return f"{'' if self.unit == 'connectivity' else f'{self.unit}-'}{self.target:g}"
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
+FINER = f"--price 0.3 --augment crop:4,flip,cutout:8 {LATER}"  # no cutmix where capacity is small
 POINTS = (
     Point(0.0508, 0.9203, 600),
-    Point(0.0223, 0.9249, 1200, 0.0508, f"--epochs 95 --ramp 0.4 {LATER}"),
-    Point(0.0099, 0.9106, 1200, 0.0223, f"--epochs 30 --ramp 0.5 {LATER}"),
-    Point(0.00746, 0.9021, 1200, 0.0223, f"--epochs 36 --ramp 0.5 {LATER}"),
+    Point(0.0223, 0.9249, 1200, "0.0508", f"--epochs 95 --ramp 0.4 {LATER}"),
+    Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
+    Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
+    Point(0.0116, 0.9205, 1800, "0.0223", f"--epochs 48 --ramp 0.5 {FINER}", "synapses"),
+    Point(0.0063, 0.9065, 1800, "synapses-0.0116", f"--epochs 20 --ramp 0.4 {FINER}", "synapses"),
 )
 
 
-def run_path(runs: Path, connectivity: float, seed: int) -> Path:
+def run_path(runs: Path, label: str, seed: int) -> Path:
     """Return the run directory of a point."""
-    return runs / (f"budget-{connectivity:g}" + (f"-seed{seed}" if seed else ""))
+    return runs / (f"budget-{label}" + (f"-seed{seed}" if seed else ""))
 
 
 def train(point: Point, runs: Path, seed: int, chain: bool, flags: list[str]) -> Path:
     """Train one point; return its run directory."""
-    run = run_path(runs, point.connectivity, seed)
-    words = ["--preset", "cifar10-fast", "--connectivity", f"{point.connectivity:g}"]
+    run = run_path(runs, point.label, seed)
+    words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]
     if chain and point.start:
         start = run_path(runs, point.start, seed)
-        first = RunDir.open(start).history()[-1]["connectivity"]
-        words += ["--start", str(start), "--first", f"{first:.4g}", *point.flags.split()]
+        words += ["--start", str(start), "--first", f"{fraction(start, point.unit):.4g}"]
+        words += point.flags.split()
     words += flags
     command = [sys.executable, "-m", "spikewire", "train", *words, "--out", str(run)]
     subprocess.run(command, check=True)
     return run
 
 
+def fraction(run: Path, unit: str) -> float:
+    """Return the fraction of a unit that a finished run has."""
+    row = RunDir.open(run).history()[-1]
+    return row["connectivity"] if unit == "connectivity" else row["measured"][unit]
+
+
 def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:
     """Train the selected points, or all if none is named, and yield each run when it is done."""
-    selected = {float(word) for word in arguments.points.split(",") if word}
+    selected = {word for word in arguments.points.split(",") if word}
+    if unknown := selected - {point.label for point in POINTS}:
+        labels = ", ".join(point.label for point in POINTS)
+        raise SpikewireError(f"--points: {', '.join(sorted(unknown))}: expected some of {labels}")
     for point in POINTS:
-        if not selected or point.connectivity in selected:
+        if not selected or point.label in selected:
             yield train(point, arguments.runs, arguments.seed, arguments.chain, flags)
 
 
@@ -125,24 +144,25 @@ def peer_seconds(config: Config, rate: float) -> float:
 
 def table(found: dict[str, tuple[dict[str, Any], Config]], rate: float | None) -> None:
     """Print the results next to the published accuracy and the time limit."""
-    print(f"{'run':24}{'accuracy':>10}{'connect.':>10}{'seconds':>9}{'target':>22}{'x SJ':>7}")
+    print(f"{'run':30}{'accuracy':>10}{'connect.':>10}{'seconds':>9}{'target':>22}{'x SJ':>7}")
     for name, (row, config) in found.items():
-        targets = [p for p in POINTS if abs(p.connectivity / row["connectivity"] - 1) < 0.01]
+        targets = [p for p in POINTS if name.startswith(f"budget-{p.label}")]
         target = f"{targets[0].accuracy:.2%} in {targets[0].seconds} s" if targets else ""
         ratio = f"{peer_seconds(config, rate) / row['seconds_alone']:.2f}" if rate else ""
         print(
-            f"{name:24}{row['accuracy']:>10.2%}{row['connectivity']:>10.3%}"
+            f"{name:30}{row['accuracy']:>10.2%}{row['connectivity']:>10.3%}"
             f"{row['seconds']:>9.0f}{target:>22}{ratio:>7}"
         )
 
 
 def summary(folder: Path) -> None:
     """Print mean and sample standard deviation per point over the JSON files of all seeds."""
-    head = f"{'connect.':>10}{'accuracy':>16}{'n':>3}{'reached':>10}{'alive':>10}"
+    head = f"{'point':>16}{'weights':>10}{'accuracy':>16}{'n':>3}{'reached':>10}{'alive':>10}"
     print(f"{head}{'SynOps':>10}{'seconds':>9}")
     for point in POINTS:
-        files = sorted(folder.glob(f"budget-{point.connectivity:g}*.json"))
-        rows = [json.loads(file.read_text()) for file in files]
+        files = {*folder.glob(f"budget-{point.label}.json")}
+        files |= {*folder.glob(f"budget-{point.label}-seed*.json")}
+        rows = [json.loads(file.read_text()) for file in sorted(files)]
         if rows:
             accuracies = [100 * row["accuracy"] for row in rows]
             spread = f" ± {stdev(accuracies):.2f}" if len(rows) > 1 else ""
@@ -151,7 +171,8 @@ def summary(folder: Path) -> None:
             synops = fmean(row["measured"]["synops"] for row in rows) / 1e6
             seconds = fmean(row["seconds"] for row in rows)
             print(
-                f"{point.connectivity:>10.3%}{f'{fmean(accuracies):.2f}{spread}':>16}{len(rows):>3}"
+                f"{point.label:>16}{fmean(row['connectivity'] for row in rows):>10.3%}"
+                f"{f'{fmean(accuracies):.2f}{spread}':>16}{len(rows):>3}"
                 f"{reached:>10}{alive:>10}{synops:>8.1f} M{seconds:>9.0f}"
             )
 
@@ -169,7 +190,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="directory of the runs")
     parser.add_argument("--chain", action="store_true", help="start from the run of a denser point")
     parser.add_argument("--record", type=Path, nargs="+", default=[], help="finished runs to write")
-    parser.add_argument("--points", default="", help="comma list of connectivities (all)")
+    parser.add_argument("--points", default="", help="comma list of points (all)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the runs (default 0)")
     parser.add_argument("--summary", action="store_true", help="only print means over seeds")
     parser.add_argument("--peer", action="store_true", help="time SpikingJelly for the ratio")
