@@ -326,7 +326,8 @@ def test_one_frontier_at_a_time_in_a_directory(tmp_path):
         pass
 
 
-def children(parent: int) -> list[int]:
+def descendants(parent: int) -> list[int]:
+    """Return the workers of a frontier and the trainings they have forked."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -334,7 +335,7 @@ def children(parent: int) -> list[int]:
         except OSError:  # it has just ended
             continue
         if int(rest.split()[1]) == parent:
-            found.append(pid)
+            found += [pid, *descendants(pid)]
     return found
 
 
@@ -373,8 +374,8 @@ def interrupted(folder: Path, done: int, stop) -> tuple[int, str, int]:
 
 def kill_all(process):
     """Kill all processes, so that none of them saves."""
-    for pid in (process.pid, *children(process.pid)):
-        with suppress(ProcessLookupError):  # a worker that had not started ends with its parent
+    for pid in (process.pid, *descendants(process.pid)):
+        with suppress(ProcessLookupError):  # it has ended with its parent
             os.kill(pid, signal.SIGKILL)
 
 

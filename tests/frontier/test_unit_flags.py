@@ -70,6 +70,9 @@ def test_a_frontier_and_a_report_in_synapses(call, tiny, tmp_path):
     [
         (["frontier", "--unit=synapse", "--targets=0.1"], "did you mean 'synapses'"),
         (["frontier", "--unit=bytes"], "--targets: None is not allowed"),
+        (["frontier", "--unit=synapses", "--targets=0.1,1.5"], "--targets: 1.5 is not allowed"),
+        (["frontier", "--targets=0"], "--targets: 0.0 is not allowed; it must be in (0, 1]"),
+        (["frontier", "--unit=bytes", "--targets=-3"], "--targets: -3.0 is not allowed"),
         (["frontier", "--unit=bytes", "--connectivity=0.1"], "without --unit and --targets"),
         (["report", "--unit=byte", "runs"], "did you mean 'bytes'"),
         (["train", "--method=deepr", "--synapses=0.1"], "--synapses: belongs to budget"),

@@ -49,7 +49,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 HEAVY = {  # what a command imports besides itself
     "train": ("spikewire.train.loop", "rich.progress", "rich.table"),
     "eval": ("spikewire.train", "rich.table"),
-    "frontier": ("spikewire.frontier", "spikewire.report", "rich.table"),
+    "frontier": ("spikewire.frontier", "spikewire.report", "rich.table", "rich.live"),
     "data": ("spikewire.data", "rich.progress", "rich.table"),
     "export": ("spikewire.deploy", "rich.table"),
     "predict": ("spikewire.runtime", "spikewire.data"),

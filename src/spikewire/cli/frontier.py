@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spikewire.cli.flags import Parser, add_settings, errors_name_flags, number, whole
+from spikewire.cli.live import live_table
 from spikewire.cli.output import add_output_flags, print_record
 from spikewire.cli.show import complain, print_line, print_table
 from spikewire.config import flag, resolve, words_of
 from spikewire.errors import SpikewireError, TrainingFailed, check, check_word
-from spikewire.text import amount, percent
+from spikewire.text import amount
 
 if TYPE_CHECKING:
     from spikewire.frontier import Job, Outcome, Point
@@ -40,13 +41,12 @@ def frontier(arguments: Sequence[str]) -> None:
     engine = build_engine(given.pop("engine"), {key: given.pop(key) for key in ENGINE_FLAGS}, dry)
     same = words_of({key: value for key, value in given.items() if value is not None})
     own = {key: given.pop(key) for key in ("methods", "seeds", "out")}
-    named = {**own, "connectivity": given["connectivity"]}
     unit, targets = read_targets(*(given.pop(key) for key in ("unit", "targets", "connectivity")))
     preset, file, datasets = (given.pop(key) for key in ("preset", "config", "dataset"))
     from spikewire.frontier import missing, plan, prepare, run
     from spikewire.frontier.engines.slurm import Slurm
 
-    with errors_name_flags(named):
+    with errors_name_flags(own):
         jobs = plan(
             listed("--dataset", datasets or resolve(preset, file).dataset),
             listed("--methods", own["methods"]),
@@ -64,8 +64,13 @@ def frontier(arguments: Sequence[str]) -> None:
             print(shlex.join(["spikewire", *task.command()]))
     else:
         with resume_hint(tasks, out):
-            show = print_run_record if json else print_outcome
-            outcomes = run(tasks, out, engine, on_outcome=ignore if quiet else show)
+            if quiet:
+                outcomes = run(tasks, out, engine)
+            elif json:
+                outcomes = run(tasks, out, engine, print_run_record)
+            else:
+                with live_table(tasks) as show:
+                    outcomes = run(tasks, out, engine, show)
         print_result(outcomes, out, json, quiet)
 
 
@@ -79,7 +84,12 @@ def read_targets(
     check_word("--unit", unit, UNITS)
     check(unit == "connectivity" or bool(targets), "--targets", targets, f"a comma list of {unit}")
     name = "--targets" if targets else "--connectivity"
-    return unit, [number(name, x) for x in listed(name, targets or connectivity or CONNECTIVITIES)]
+    words = listed(name, targets or connectivity or CONNECTIVITIES)
+    numbers = [number(name, word) for word in words]
+    from spikewire.frontier import check_targets
+
+    check_targets(name, numbers, unit)
+    return unit, numbers
 
 
 @contextmanager
@@ -183,25 +193,11 @@ def listed(name: str, text: str) -> list[str]:
     return words
 
 
-def ignore(outcome: "Outcome") -> None:
-    """Print nothing."""
-
-
 def print_run_record(outcome: "Outcome") -> None:
     """Print one JSON record for a run that has ended."""
     from spikewire.frontier.outcomes import outcome_row
 
     print_record("run", outcome_row(outcome))
-
-
-def print_outcome(outcome: "Outcome") -> None:
-    """Print one line for a run that has ended."""
-    if outcome.error:
-        print_line(f"{outcome.job.name}  failed: {outcome.error}")
-        return
-    unit, accuracy = outcome.job.unit, percent(outcome.accuracy or 0.0)
-    actual = amount(unit, outcome.actual or 0.0)
-    print_line(f"{outcome.job.name}  accuracy {accuracy}  {unit} {actual}  {outcome.seconds:.1f} s")
 
 
 def print_points(points: "Sequence[Point]") -> None:

@@ -86,15 +86,29 @@ def plan(
     """
     check(1 <= seeds <= 10_000, "seeds", seeds, "1 to 10,000")
     check_word("unit", unit, UNITS)
-    most = 1.0 if unit in ("connectivity", "synapses") else inf
-    for target in targets:
-        check(0 < target <= most, unit, target, "in (0, 1]" if most == 1 else "above 0")
+    check_targets("targets", targets, unit)
     rounded = [float(f"{target:g}") for target in targets]  # as in a job's name
     jobs: list[Job] = []
     for seed, dataset, method in product(range(seeds), datasets, methods):
         own = _targets(method, rounded, unit)
         jobs += [Job(dataset, method, target, seed, unit) for target in own]
     return list(dict.fromkeys(jobs))
+
+
+def check_targets(name: str, targets: Iterable[float], unit: str) -> None:
+    """Raise if a target is not possible in its unit.
+
+    Args:
+        name: What the error calls the targets.
+        targets: The targets.
+        unit: Their unit.
+
+    Raises:
+        SpikewireError: For a fraction that is not in (0, 1], or a number that is not positive.
+    """
+    most = 1.0 if unit in ("connectivity", "synapses") else inf
+    for target in targets:
+        check(0 < target <= most, name, target, "in (0, 1]" if most == 1 else "above 0")
 
 
 def _targets(method: str, targets: Sequence[float], unit: str) -> Sequence[float | None]:

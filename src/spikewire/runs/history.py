@@ -36,6 +36,20 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def last_rows(path: Path, size: int = 1 << 16) -> list[dict[str, Any]]:
+    """Return the rows in the last `size` bytes of a file that is being written.
+
+    Lines that are incomplete or damaged are left out, and so is a file that is absent.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    return [row for line in lines if (row := _parse(line)) is not None]
+
+
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Replace the file by these rows, atomically."""
     with io_errors(path.parent), atomic_write(path) as file:

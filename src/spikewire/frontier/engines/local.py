@@ -4,11 +4,14 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 from threading import Event
 
 from spikewire.errors import SpikewireError, check
 from spikewire.frontier.engines import Results, Task
-from spikewire.frontier.engines.process import Killed, train
+from spikewire.frontier.engines.process import Killed, run_process, train
+from spikewire.frontier.engines.worker import FORKS, Worker
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,20 @@ class Local:
     def run(self, tasks: Sequence[Task]) -> Results:
         """Run the tasks; see `Engine.run`."""
         stopped = Event()
+        workers = [Worker(stopped) for _ in range(self.jobs)]
+        idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in workers:
+            idle.put(worker)
 
         def run_task(task: Task) -> str | None:
+            worker = idle.get()
+            start = worker.run if FORKS else partial(run_process, stopped=stopped)
             try:
-                return "stopped" if stopped.is_set() else train(task, stopped)
+                return "stopped" if stopped.is_set() else train(task, start)
             except (Killed, SpikewireError) as error:
                 return str(error)
+            finally:
+                idle.put(worker)
 
         with ThreadPoolExecutor(self.jobs) as pool:
             futures = {pool.submit(run_task, task): task for task in tasks}
@@ -49,3 +60,6 @@ class Local:
                     yield futures[future], future.result()
             finally:
                 stopped.set()
+                pool.shutdown()  # waits for the trainings
+                for worker in workers:
+                    worker.close()

@@ -9,13 +9,14 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from spikewire.errors import SpikewireError, check
 from spikewire.frontier.engines import Results, Task
-from spikewire.frontier.engines.process import Killed, train
+from spikewire.frontier.engines.process import Killed, run_process, train
 
 RETRIES = 3  # of a training whose process, worker or machine has died
 QUIET = {
@@ -142,7 +143,7 @@ def _run_task(task: Task, folder: Path, environment: Mapping[str, str]) -> str |
     """Run the task in a Ray worker as if it had been started in `folder`."""
     os.chdir(folder)
     try:
-        return train(task, Event(), environment)
+        return train(task, partial(run_process, stopped=Event(), environment=environment))
     except SpikewireError as error:
         return str(error)
 
