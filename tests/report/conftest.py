@@ -5,6 +5,7 @@ import shutil
 import pytest
 from short_runs import short_config
 
+from spikewire.report import write
 from spikewire.train.loop import fit
 
 
@@ -17,6 +18,14 @@ def trained(tmp_path_factory):
     fit(short_config(alpha="1"), root / "gradr-b")
     fit(short_config(method="deepr", connectivity="0.3", allocation="uniform"), root / "deepr")
     return root
+
+
+@pytest.fixture(scope="session")
+def trained_page(trained, tmp_path_factory):
+    """The page of the four runs, for tests that only read it."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write([trained], path)
+    return path
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """Settings of short runs, and names that a page must escape."""
 
+import json
+import shutil
+
 from spikewire.config import resolve
 
 HOSTILE = (
@@ -16,8 +19,22 @@ def short_config(**flags):
     return resolve("digits", flags=flags)
 
 
-def rename_hostile(runs):
-    """Rename the runs to hostile names; return the folder."""
-    for old, new in zip(sorted(runs.iterdir()), HOSTILE, strict=True):
+def rename_hostile(runs, *names):
+    """Rename these runs, or all four, to hostile names; return the folder."""
+    paths = [runs / name for name in names] or sorted(runs.iterdir())
+    for old, new in zip(paths, HOSTILE, strict=bool(not names)):
         old.rename(runs / new)
     return runs
+
+
+def repeat(runs, name, seed, accuracy, into=None):
+    """Copy a run as one with another seed and final accuracy; return its folder."""
+    folder = runs / (into or f"{name}-seed{seed}")
+    if folder != runs / name:
+        shutil.copytree(runs / name, folder)
+    config, metrics = folder / "config.toml", folder / "metrics.jsonl"
+    config.write_text(config.read_text().replace("seed = 0", f"seed = {seed}"))
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[-1]["accuracy"] = accuracy
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder

@@ -3,20 +3,22 @@
 import json
 import math
 import re
-import shutil
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from short_runs import rename_hostile, repeat
 
 from spikewire.errors import SpikewireError
 from spikewire.report import DARK, FIGURES, LIGHT, find, plot_all, plot_paper, render
+from spikewire.report.headlines import cards
+from spikewire.report.marks import number_runs
 from spikewire.report.paper import PAPER
+from spikewire.report.plot import inline_svg
 from spikewire.report.published import PUBLISHED
-from spikewire.report.style import MARKERS, inline_svg
-from spikewire.report.table import cards
+from spikewire.report.style import MARKERS, style_of
 
 torch.set_num_threads(1)
 
@@ -48,7 +50,8 @@ def test_each_figure_is_drawn_in_both_themes(trained, figure, theme):
 
 
 def test_inline_figures_use_the_colours_of_the_page_and_unique_ids(trained):
-    parts = [inline_svg(plot) for plot in plot_all(find([trained]))]
+    found = find([trained])
+    parts = [inline_svg(plot, number_runs(found)) for plot in plot_all(found)]
     names = [name for part in parts for name in re.findall(r'\bid="([^"]+)"', part)]
     assert len(names) == len(set(names))
     for part in parts:
@@ -56,6 +59,21 @@ def test_inline_figures_use_the_colours_of_the_page_and_unique_ids(trained):
         used = set(re.findall(r"url\(#([^)]+)\)", part)) | set(re.findall(r'href="#([^"]+)"', part))
         assert used <= set(names)
         assert "#010203" not in part
+        assert {int(n) for text in re.findall('data-runs="([^"]*)"', part) for n in text.split()}
+
+
+def test_every_mark_says_run_seed_and_values_and_a_file_names_no_folder(runs):
+    repeat(runs, "gradr-a", seed=1, accuracy=0.5)
+    found = find([rename_hostile(runs, "gradr-a", "gradr-a-seed1")])
+    for plot in plot_all(found):
+        svg = render(plot).decode()
+        root = ElementTree.fromstring(svg)
+        titles = [node.text for node in root.iter("{http://www.w3.org/2000/svg}title")]
+        assert any(re.search(r"seeds? \d", text) for text in titles), plot.key
+        assert str(runs) not in svg
+        assert "data-runs" not in svg
+    frontier = render(figure_named("frontier")(found)).decode()
+    assert "mean of 2 runs, seeds 0, 1\naccuracy" in frontier
 
 
 def test_the_figures_of_the_paper(trained):
@@ -101,7 +119,7 @@ def test_a_run_of_one_epoch_is_a_marker_at_a_whole_number(runs):
     file = runs / "gradr-a" / "metrics.jsonl"
     file.write_text(file.read_text().splitlines()[0] + "\n")
     top, bottom = drawn_axes(figure_named("training")(find([runs / "gradr-a"])))
-    assert [line.get_marker() for line in top.lines] == ["o"]
+    assert [(line.get_marker(), line.get_markevery()) for line in top.lines] == [("o", 1)]
     assert bottom.get_xlim() == (0, 2)
 
 
@@ -136,10 +154,16 @@ def test_bars_of_similar_length_start_at_0(trained):
     assert (axes.get_xscale(), axes.get_xlim()[0]) == ("linear", 0)
 
 
+def joined(axes):
+    """Return how many points each line of a method joins."""
+    lines = (line for line in axes.lines if line.get_markevery() == [])
+    return [len(line.get_xydata()) for line in lines if line.get_color() != LIGHT.soft]
+
+
 def test_a_line_joins_only_runs_with_equal_training_settings(runs):
     def lines():
         (axes,) = drawn_axes(figure_named("frontier")(find([runs / "gradr-a", runs / "gradr-b"])))
-        return [len(bars.lines[0].get_xydata()) for bars in axes.containers]
+        return joined(axes)
 
     assert lines() == [2]
     config = runs / "gradr-b" / "config.toml"
@@ -156,14 +180,42 @@ def test_a_single_run_has_no_error_bar(runs):
         return [float(np.ptp(v[:, 1])) for v in paths if len(v) and np.isfinite(v).all()]
 
     assert bars() == []  # one run per setting
-    again = shutil.copytree(runs / "gradr-a", runs / "gradr-a-seed1")
-    config = again / "config.toml"
-    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
-    metrics = again / "metrics.jsonl"
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    rows[-1]["accuracy"] += 0.02
-    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    accuracy = find([runs / "gradr-a"])[0].last["accuracy"]
+    repeat(runs, "gradr-a", seed=1, accuracy=accuracy - 0.02)
     assert bars() == [pytest.approx(2 * 2 / math.sqrt(2))]  # of gradr-a only: plus and minus
+
+
+def test_training_curves_show_the_mean_over_seeds_and_its_spread(runs):
+    repeat(runs, "gradr-a", seed=1, accuracy=0.5)
+    found = find([runs / "gradr-a", runs / "gradr-a-seed1"])
+    top, _ = drawn_axes(figure_named("training")(found))
+    (line,) = top.lines
+    last = [100 * run.last["accuracy"] for run in found]
+    assert line.get_ydata()[-1] == pytest.approx(np.mean(last))
+    (band,) = top.collections
+    ends = [y for x, y in band.get_paths()[0].vertices if x == 3]
+    assert max(ends) - min(ends) == pytest.approx(2 * np.std(last, ddof=1))
+    assert "bands one standard deviation" in figure_named("training")(found).caption
+
+
+def test_a_method_has_the_same_look_in_every_figure(trained):
+    found = find([trained])
+    for name in ("frontier", "training", "energy"):
+        for axes in drawn_axes(figure_named(name)(found)):
+            handles, labels = axes.get_legend_handles_labels()
+            for handle, label in zip(handles, labels, strict=True):
+                method = label.split()[0]
+                if method in ("gradr", "deepr"):
+                    style = style_of(method)
+                    assert (handle.get_color(), handle.get_marker()) == (style.colour, style.marker)
+
+
+def test_the_pareto_hull_is_drawn_and_explained(trained):
+    plot = figure_named("frontier")(find([trained]))
+    (axes,) = drawn_axes(plot)
+    assert "Pareto hull" in axes.get_legend_handles_labels()[1]
+    assert "Pareto hull" in plot.caption
+    assert "Pareto" not in figure_named("frontier")(find([trained / "dense"])).caption
 
 
 def test_published_points_have_a_marker_each():

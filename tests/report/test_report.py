@@ -11,7 +11,7 @@ from short_runs import rename_hostile
 from spikewire import cli
 from spikewire.cli.report import train_paper_runs
 from spikewire.config import resolve
-from spikewire.report import find, markdown, page, plot_all, write
+from spikewire.report import find, markdown, page, plot_frontier, save_figures, write
 from spikewire.report.paper import PAPER
 from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import fit
@@ -47,8 +47,8 @@ def test_damaged_runs_are_listed_and_the_others_are_shown(runs):
     }
     html = page.build(find([runs]))
     assert "line 2 is damaged" in html
-    assert html.count('<tr class="damaged">') == 4
-    assert "| half | damaged |" in markdown.build(find([runs]))
+    assert html.count('<tr class="damaged"') == 4
+    assert re.search(r"\| half \|.*\| damaged \|", markdown.build(find([runs])))
 
 
 def test_no_usable_run_still_makes_a_page(tmp_path):
@@ -62,7 +62,10 @@ def test_names_are_escaped_in_html_and_markdown(runs):
     found = find([rename_hostile(runs)])
     html = page.build(found, title="</title><script>alert(2)</script>")
     assert "<script>alert" not in html
-    assert html.count("<script") == 1 + len(plot_all(found))
+    scripts = html.count("<script")
+    assert (
+        scripts == 2 + html.count("<figure ") == 2 + html.count('<script type="application/json">')
+    )
     text = markdown.build(found)
     outside = re.sub(r"(`+).*?\1", "", text)  # a code span shows its content as text
     assert "<script>" not in outside.replace("\\<script\\>", "")
@@ -70,8 +73,8 @@ def test_names_are_escaped_in_html_and_markdown(runs):
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
 
 
-def test_the_page_requests_nothing(trained):
-    html = page.build(find([trained]))
+def test_the_page_requests_nothing(trained_page):
+    html = trained_page.read_text("utf-8")
     links = re.findall(r'(?:src|href)="([^"]*)"', html)
     assert all(link.startswith(("#", "data:")) for link in links)
     assert "@import" not in html
@@ -104,8 +107,17 @@ def test_commands_write_report_and_figures(trained, tmp_path, capsys):
     assert cli.main(["report", str(trained), "--format", "md", "-o", str(tmp_path / "a.md")]) == 0
     assert cli.main(["figures", str(trained), "--paper", "--out", str(tmp_path / "fig")]) == 0
     files = {path.name for path in (tmp_path / "fig").iterdir()}
-    tails = (".svg", ".png", "-dark.svg", "-dark.png")
+    tails = (".svg", ".png", ".pdf", "-dark.svg", "-dark.png")
     assert files == {key + tail for key in PAPER for tail in tails}
+
+
+def test_figures_for_one_column_are_that_wide(trained, tmp_path):
+    save_figures([plot_frontier(find([trained]))], tmp_path, width=3.3)
+    box = re.search(r'viewBox="0 0 ([\d.]+)', (tmp_path / "frontier.svg").read_text())[1]
+    assert float(box) == pytest.approx(72 * 3.3)
+    pdf = (tmp_path / "frontier.pdf").read_bytes()
+    assert float(re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", pdf)[1]) == pytest.approx(72 * 3.3)
+    assert b"/Subtype /Type3" not in pdf  # journals want TrueType
 
 
 def test_interrupted_paper_runs_are_resumed(tmp_path, monkeypatch):
@@ -130,8 +142,10 @@ def test_interrupted_paper_runs_are_resumed(tmp_path, monkeypatch):
         (["report", "{tmp}"], "contains no run"),
         (["report", "{runs}", "--format", "pdf"], "--format: unknown 'pdf'"),
         (["report", "{runs}", "--watch", "-1"], "--watch"),
-        (["report", "{runs}", "-o", "{tmp}/no/such/place.html"], "cannot be written"),
+        (["report", "{runs}", "--format", "md", "-o", "{tmp}/no/such/place"], "cannot be written"),
         (["figures"], "RUN: is missing"),
+        (["figures", "{runs}", "--width", "0.5"], "--width: 0.5 is not allowed"),
+        (["figures", "{runs}", "--width", "wide"], "--width: 'wide' is not allowed"),
         (["report"], "RUN"),
     ],
 )
@@ -144,6 +158,6 @@ def test_mistakes_are_one_line(arguments, expected, trained, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-def test_watch_makes_a_page_that_reloads_itself(trained, tmp_path):
-    write([trained], tmp_path / "live.html", refresh=7)
+def test_watch_makes_a_page_that_reloads_itself(runs, tmp_path):
+    write([runs / "dense"], tmp_path / "live.html", refresh=7)
     assert '<meta http-equiv="refresh" content="7">' in (tmp_path / "live.html").read_text("utf-8")

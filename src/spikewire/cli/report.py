@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from spikewire.cli.flags import Parser, whole
+from spikewire.cli.flags import Parser, number, whole
 from spikewire.cli.show import print_line
 from spikewire.config import resolve
 from spikewire.errors import SpikewireError, check_word, unknown
@@ -13,6 +13,7 @@ from spikewire.text import percent
 
 RUNS_HELP = "run directories, or folders that contain them"
 UNITS = ("connectivity", "synapses", "synops", "bytes")  # those of `spikewire.pruning`
+WIDTH_HELP = "width of the figures, such as 3.3 for one column of a paper (5.4)"
 UNIT_HELP = f"what accuracy is drawn against: {', '.join(UNITS)} (connectivity)"
 
 
@@ -48,7 +49,7 @@ def report(arguments: Sequence[str]) -> None:
 
 
 def figures(arguments: Sequence[str]) -> None:
-    """Draw figures from runs as SVG and PNG; --paper: the seven of the Grad R paper."""
+    """Draw figures from runs as SVG, PNG and PDF; --paper: the seven of the Grad R paper."""
     parser = Parser("figures", figures.__doc__ or "")
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS_HELP)
     parser.add_argument("--out", default="figures", metavar="DIR", help="folder (figures)")
@@ -58,16 +59,19 @@ def figures(arguments: Sequence[str]) -> None:
         help="the figures of the paper; without RUN, small runs are trained first",
     )
     parser.add_argument("--unit", default="connectivity", metavar="X", help=UNIT_HELP)
+    parser.add_argument("--width", metavar="INCHES", help=WIDTH_HELP)
     given = parser.read(arguments)
     check_word("--unit", given["unit"], UNITS)
+    width = number("--width", given["width"]) if given["width"] else None
     runs, out = given["runs"], given["out"]
     if not runs and not given["paper"]:
         raise SpikewireError("RUN: is missing; name run directories, or use --paper to train some")
-    from spikewire.report import find, plot_all, plot_paper, save_figures
+    from spikewire.report import check_width, find, plot_all, plot_paper, save_figures
 
+    check_width(width, "--width")
     found = find(runs or [train_paper_runs(f"{out}/runs")])
     plots = plot_paper(found) if given["paper"] else plot_all(found, given["unit"])
-    for path in save_figures(plots, out):
+    for path in save_figures(plots, out, width=width):
         print_line(path)
 
 

@@ -9,10 +9,18 @@ from spikewire.report import markdown, page
 from spikewire.report.figures import FIGURES, plot_all
 from spikewire.report.frontier import plot_frontier
 from spikewire.report.paper import plot_paper
+from spikewire.report.plot import Plot, check_width, render
 from spikewire.report.runs import Run, find, load
-from spikewire.report.style import DARK, LIGHT, Plot, Theme, render
+from spikewire.report.style import DARK, LIGHT, STYLES, Style, Theme
 
 FORMATS = ("html", "md")
+FILES = (  # of each figure: theme, end of its name, kind
+    (LIGHT, "", "svg"),
+    (LIGHT, "", "png"),
+    (LIGHT, "", "pdf"),
+    (DARK, "-dark", "svg"),
+    (DARK, "-dark", "png"),
+)
 
 __all__ = [
     "DARK",
@@ -21,7 +29,10 @@ __all__ = [
     "LIGHT",
     "Plot",
     "Run",
+    "STYLES",
+    "Style",
     "Theme",
+    "check_width",
     "find",
     "load",
     "plot_all",
@@ -73,18 +84,21 @@ def write(
     return runs
 
 
-def save_figures(plots: Iterable[Plot], out: str | Path) -> list[Path]:
-    """Write figures as SVG and PNG, each in a light and a dark version.
+def save_figures(
+    plots: Iterable[Plot], out: str | Path, *, width: float | None = None
+) -> list[Path]:
+    """Write figures as SVG, PNG and PDF; SVG and PNG also in a dark version.
 
     Args:
         plots: Figures, as returned by `plot_all` or `plot_paper`.
         out: The folder; it is created if necessary. Files are named after `Plot.key`.
+        width: Width in inches, such as 3.3 for one column of a paper; None: 5.4.
 
     Returns:
         The paths of the light SVG files.
 
     Raises:
-        SpikewireError: A file cannot be written.
+        SpikewireError: A file cannot be written, or the width is not in [2, 20].
 
     Example:
         >>> save_figures(plot_all(find(["runs"])), "figures")
@@ -94,9 +108,8 @@ def save_figures(plots: Iterable[Plot], out: str | Path) -> list[Path]:
     with io_errors(folder):
         make_folder(folder)
         for plot in plots:
-            for theme, suffix in ((LIGHT, ""), (DARK, "-dark")):
-                for kind in ("svg", "png"):
-                    with atomic_write(folder / f"{plot.key}{suffix}.{kind}") as file:
-                        file.write(render(plot, theme, kind))
+            for theme, suffix, kind in FILES:
+                with atomic_write(folder / f"{plot.key}{suffix}.{kind}") as file:
+                    file.write(render(plot, theme, kind, width=width))
             written.append(folder / f"{plot.key}.svg")
     return written

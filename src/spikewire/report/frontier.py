@@ -1,27 +1,31 @@
 """The figure of accuracy against connectivity or another unit, with published results."""
 
 from collections.abc import Sequence
-from math import isnan, nan
-from statistics import fmean, stdev
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spikewire.errors import check_word
-from spikewire.report.groups import final_metrics, group_by, palette_index, setting
+from spikewire.report.axes import limit_accuracy, set_legend_above, set_log_scale
+from spikewire.report.groups import (
+    Group,
+    final_accuracy,
+    final_metrics,
+    group_by,
+    repetitions,
+    setting,
+)
+from spikewire.report.marks import set_mark
+from spikewire.report.plot import Plot
 from spikewire.report.published import DENSE, PUBLISHED
 from spikewire.report.runs import Run, usable
-from spikewire.report.style import (
-    MARKERS,
-    Plot,
-    Theme,
-    colour,
-    limit_accuracy,
-    set_legend_above,
-    set_log_scale,
-)
+from spikewire.report.style import MARKERS, WIDTH, Theme, style_of
+from spikewire.text import amount
 
-Point = tuple[float, float, float]  # connectivity in %, accuracy in %, its deviation or nan
 AXES = {  # labels; those that end in % are fractions
     "connectivity": "connectivity of weights, %",
     "synapses": "synapses present, %",
@@ -29,6 +33,25 @@ AXES = {  # labels; those that end in % are fractions
     "bytes": "packed weights, bytes",
 }
 MAX_JOINED = 12  # points that a line may join; more are a cloud
+
+
+@dataclass(frozen=True)
+class Point:
+    """The mean over the seeds of one recipe, in the units of the axes.
+
+    Args:
+        group: The runs.
+        x: What they have of the unit of the x-axis.
+        y: Accuracy in %.
+        error: Its standard deviation; None for one run.
+        text: What is shown on hover.
+    """
+
+    group: Group
+    x: float
+    y: float
+    error: float | None
+    text: str
 
 
 def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | None:
@@ -46,7 +69,7 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
         >>> save_figures([plot_frontier(find(["runs"]))], "figures")
     """
     check_word("unit", unit, AXES)
-    good = [run for run in usable(runs) if _in_unit(run, unit) is not None]
+    good = [run for run in usable(runs) if in_unit(run, unit) is not None]
     panels = group_by(good, setting("dataset"))
     if not good:
         return None
@@ -57,13 +80,13 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
             _draw_panel(axes, dataset, members, theme, unit)
         all_axes[-1].set_xlabel(AXES[unit])
 
-    size = (5.4, sum(4.6 if dataset in PUBLISHED else 3.6 for dataset in panels))
-    data = [{**final_metrics(run), unit: _in_unit(run, unit)} for run in good]
+    size = (WIDTH, sum(4.8 if dataset in PUBLISHED else 4.0 for dataset in panels))
+    data = [final_metrics(run) | {name: in_unit(run, name) for name in AXES} for run in good]
     key = "frontier" if unit == "connectivity" else f"frontier-{unit}"
     return Plot(key, f"Accuracy against {unit}", _caption(panels, unit), draw, data, size)
 
 
-def _in_unit(run: Run, unit: str) -> float | None:
+def in_unit(run: Run, unit: str) -> float | None:
     """Return what a run has of a unit after its last epoch; None where it was not measured."""
     if unit == "connectivity":
         return run.last["connectivity"]
@@ -76,6 +99,8 @@ def _caption(panels: dict[str, list[Run]], unit: str) -> str:
     repeated = len({run.recipe for run in runs}) < len(runs)
     over_seeds = ", mean and standard deviation over seeds" * repeated
     parts = [f"Each marker is the last epoch{over_seeds}; up and to the left is better."]
+    if any(len(repetitions(members)) > 1 for members in panels.values()):
+        parts.append("The grey band is the Pareto hull: the best accuracy at that cost or less.")
     if any(dataset in DENSE for dataset in panels) or "dense" in map(setting("method"), runs):
         parts.append("The dashed line is the dense network: a run on it has lost no accuracy.")
     if unit == "connectivity" and PUBLISHED.keys() & panels.keys():
@@ -90,65 +115,121 @@ def _caption(panels: dict[str, list[Run]], unit: str) -> str:
     return " ".join(parts)
 
 
+# ---------------------------------------------------------------------- points
+
+
+def points_in(runs: Sequence[Run], unit: str) -> list[Point]:
+    """Return the means over seeds in the units of the axes."""
+    return [_point(group, unit) for group in repetitions(runs)]
+
+
+def _point(group: Group, unit: str) -> Point:
+    scale = 100 if AXES[unit].endswith("%") else 1
+    used = group.mean(lambda run: in_unit(run, unit)) or 0.0
+    error = group.deviation(final_accuracy)
+    text = group.describe()
+    if unit != "connectivity":
+        text += f"\n{AXES[unit].removesuffix(', %')}: {amount(unit, used)}"
+    return Point(
+        group=group,
+        x=scale * used,
+        y=100 * (group.mean(final_accuracy) or 0.0),
+        error=None if error is None else 100 * error,
+        text=text,
+    )
+
+
+def pareto_hull(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other beats: none has less cost and as much accuracy, or more.
+
+    Args:
+        pairs: Cost and accuracy of each point.
+
+    Returns:
+        The points by increasing cost, and so by increasing accuracy.
+
+    Example:
+        >>> pareto_hull([(1, 90), (2, 80), (3, 95), (3, 91)])
+        [(1, 90), (3, 95)]
+    """
+    ordered = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
+    best = accumulate((y for _, y in ordered), max, initial=float("-inf"))
+    return [pair for pair, before in zip(ordered, best, strict=False) if pair[1] > before]
+
+
+# ---------------------------------------------------------------------- drawing
+
+
 def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme, unit: str) -> None:
+    points = points_in(runs, unit)
+    _draw_hull(axes, points, theme)
     if unit == "connectivity":
         _draw_published(axes, dataset, theme)
-    lines = _lines(runs, unit)
-    for (method, *_), points in lines.items():
-        _draw_line(axes, method, sorted(points))
-    _draw_dense(axes, dataset, runs, theme)
+    sparse = [point for point in points if point.group.method != "dense"]
+    for line in _lines(sparse):
+        _draw_line(axes, line)
+    _draw_dense(axes, dataset, [run for run in runs if setting("method")(run) == "dense"])
     axes.set(ylabel=f"test accuracy on {dataset}, %")
-    low = min((y for points in lines.values() for _, y, _ in points), default=90)
+    low = min((point.y for point in sparse), default=90)
     limit_accuracy(axes, max(0, min(low, 99) - 3))
     set_log_scale(axes, "x")
-    set_legend_above(axes, 2 if dataset in PUBLISHED else 3)
+    set_legend_above(axes)
+
+
+def _draw_hull(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
+    if len(points) < 2:
+        return
+    hull = pareto_hull([(point.x, point.y) for point in points])
+    end = max(point.x for point in points)
+    x, y = zip(*hull, (end, hull[-1][1]), strict=True)
+    (band,) = axes.step(
+        x, y, where="post", color=theme.soft, lw=6, alpha=0.25, solid_capstyle="round",
+        solid_joinstyle="round", label="Pareto hull", zorder=1,
+    )  # fmt: skip
+    set_mark(band, "Pareto hull: the best accuracy at that cost or less")
 
 
 def _draw_published(axes: Axes, dataset: str, theme: Theme) -> None:
     for i, (name, pairs) in enumerate(PUBLISHED.get(dataset, {}).items()):
-        axes.plot(
-            *zip(*pairs, strict=True), color=theme.soft, marker=MARKERS[i % len(MARKERS)],
-            mfc="none", ls=":", lw=0.9, label=f"{name}, published",
-        )  # fmt: skip
+        look: dict[str, Any] = {"color": theme.soft, "marker": MARKERS[i % len(MARKERS)]}
+        look |= {"mfc": "none", "lw": 0.9, "ls": ":"}
+        x, y = zip(*pairs, strict=True)
+        axes.plot(x, y, markevery=[], label=f"{name}, published", **look)
+        for pair in pairs:
+            (mark,) = axes.plot(*pair, **look)
+            set_mark(mark, f"{name}, published\naccuracy {pair[1]}% · connectivity {pair[0]}%")
 
 
-def _draw_line(axes: Axes, method: str, points: list[Point]) -> None:
-    i, (x, y, deviation) = palette_index(method), zip(*points, strict=True)
-    in_legend = method in axes.get_legend_handles_labels()[1]
-    axes.errorbar(
-        x, y, None if all(map(isnan, deviation)) else deviation, color=colour(i), capsize=2,
-        marker=MARKERS[i % len(MARKERS)], label=None if in_legend else method,
-        ls="" if len(points) > MAX_JOINED else "-",
-    )  # fmt: skip
-
-
-def _draw_dense(axes: Axes, dataset: str, runs: list[Run], theme: Theme) -> None:
-    dense = [100 * run.last["accuracy"] for run in runs if setting("method")(run) == "dense"]
-    level = fmean(dense) if dense else DENSE.get(dataset)
-    if level is not None:
-        label = "dense" if dense else "dense, published"
-        axes.axhline(level, color=theme.ink, lw=1, ls="--", label=label)
-
-
-def _lines(runs: Sequence[Run], unit: str) -> dict[tuple[str, ...], list[Point]]:
+def _lines(points: Sequence[Point]) -> list[list[Point]]:
     """Return the points per line: one method, and one way of training apart from its fields."""
-    repeats: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        repeats.setdefault(run.recipe, []).append(run)
     lines: dict[tuple[str, ...], list[Point]] = {}
-    for group in repeats.values():
-        config = group[0].config
-        if config and config.method != "dense":
-            lines.setdefault((config.method, *group[0].training_key), []).append(
-                _point(group, unit)
-            )
-    return lines
+    for point in points:
+        key = (point.group.method, *point.group.first.training_key)
+        lines.setdefault(key, []).append(point)
+    return [sorted(line, key=lambda point: (point.x, point.y)) for line in lines.values()]
 
 
-def _point(repeats: list[Run], unit: str) -> Point:
-    """Return the mean of runs that differ by their seed only."""
-    accuracies = [100 * run.last["accuracy"] for run in repeats]
-    deviation = stdev(accuracies) if len(repeats) > 1 else nan  # one run has none
-    scale = 100 if AXES[unit].endswith("%") else 1
-    used = fmean(scale * (_in_unit(run, unit) or 0.0) for run in repeats)
-    return used, fmean(accuracies), deviation
+def _draw_line(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw a line through the points of one method, and each point with its error bar."""
+    method = points[0].group.method
+    style = style_of(method)
+    in_legend = method in axes.get_legend_handles_labels()[1]
+    (line,) = axes.plot(
+        [point.x for point in points], [point.y for point in points], color=style.colour,
+        marker=style.marker, markevery=[], label=None if in_legend else method,
+        ls="" if len(points) > MAX_JOINED else style.dash,
+    )  # fmt: skip
+    set_mark(line, method, [run for point in points for run in point.group.runs])
+    for point in points:
+        bars = axes.errorbar(point.x, point.y, point.error, color=style.colour, marker=style.marker)
+        set_mark(bars.get_children(), point.text, point.group.runs)
+
+
+def _draw_dense(axes: Axes, dataset: str, runs: list[Run]) -> None:
+    accuracies = [100 * run.last["accuracy"] for run in runs]
+    level = fmean(accuracies) if accuracies else DENSE.get(dataset)
+    if level is None:
+        return
+    label, style = "dense" if runs else "dense, published", style_of("dense")
+    line = axes.axhline(level, color=style.colour, lw=1.2, ls=style.dash, label=label)
+    set_mark(line, f"{label}: accuracy {level:.2f}%", runs)

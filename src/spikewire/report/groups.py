@@ -1,11 +1,91 @@
-"""Groups of runs, and the colours they have in every figure."""
+"""Groups of runs: by a setting, and repetitions with another seed, with their mean and spread."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean, stdev
 
-from spikewire.methods import METHODS
 from spikewire.report.runs import Run
+from spikewire.text import percent
 
-MAX_COLOURS = 7  # runs that colours can distinguish; more are coloured by method
+PALEST = 0.4  # opacity of the last of a method's groups
+Value = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ by their seed only.
+
+    Args:
+        runs: The runs, at least one; all can be drawn.
+    """
+
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        """The first run."""
+        return self.runs[0]
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return setting("method")(self.first)
+
+    @property
+    def label(self) -> str:
+        """Method and target or penalty."""
+        return self.first.label
+
+    def values(self, value: Value) -> list[float]:
+        """Return the values of the runs that have one."""
+        found = (value(run) for run in self.runs)
+        return [x for x in found if x is not None and isfinite(x)]
+
+    def mean(self, value: Value) -> float | None:
+        """Return the mean of a value over the seeds; None where no run has one."""
+        found = self.values(value)
+        return fmean(found) if found else None
+
+    def deviation(self, value: Value) -> float | None:
+        """Return the sample standard deviation of a value; None for fewer than two runs."""
+        found = self.values(value)
+        return stdev(found) if len(found) > 1 else None
+
+    def describe(self) -> str:
+        """Return run and seed, or how many seeds, and the final metrics: the text of a mark."""
+        accuracy = self.mean(final_accuracy)
+        spread = self.deviation(final_accuracy)
+        error = "" if spread is None else f" ± {100 * spread:.2f}"
+        connectivity = percent(self.mean(final_connectivity) or 0.0)
+        return (
+            f"{self.label} · {identify(self.runs)}\n"
+            f"accuracy {percent(accuracy or 0.0)}{error} · connectivity {connectivity}"
+        )
+
+
+def identify(runs: Sequence[Run]) -> str:
+    """Return name and seed of a run, or the names of the first of several and their number."""
+    if len(runs) == 1:
+        return f"{runs[0].name}, seed {runs[0].seed}"
+    seeds = ", ".join(str(run.seed) for run in runs[:8]) + ", …" * (len(runs) > 8)
+    return f"mean of {len(runs)} runs, seeds {seeds}"
+
+
+def repetitions(runs: Sequence[Run]) -> list[Group]:
+    """Return one group per recipe, in the order of its first run."""
+    found: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.recipe, []).append(run)
+    return [Group(tuple(members)) for members in found.values()]
+
+
+def opacities(groups: Sequence[Group]) -> list[float]:
+    """Return the opacity of each group: of one method's, the later ones are paler."""
+    methods = [group.method for group in groups]
+    ranks = [methods[:i].count(method) for i, method in enumerate(methods)]
+    steps = [max(1, methods.count(method) - 1) for method in methods]
+    return [1 - (1 - PALEST) * rank / step for rank, step in zip(ranks, steps, strict=True)]
 
 
 def group_by(runs: Sequence[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
@@ -21,16 +101,14 @@ def setting(name: str) -> Callable[[Run], str]:
     return lambda run: getattr(run.config, name, run.name)
 
 
-def colour_groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return the groups that get their own colour: each label if there are few, else methods."""
-    found = group_by(runs, lambda run: run.label)
-    return found if len(found) <= MAX_COLOURS else group_by(runs, setting("method"))
+def final_accuracy(run: Run) -> float | None:
+    """Return the test accuracy after the last epoch that was tested."""
+    return run.last.get("accuracy")
 
 
-def palette_index(method: str) -> int:
-    """Return the position of a method in the palette, the same in every figure."""
-    names = list(dict.fromkeys(("gradr", "deepr", "budget", *sorted(METHODS))))
-    return names.index(method) if method in names else len(names)
+def final_connectivity(run: Run) -> float | None:
+    """Return the connectivity after the last epoch."""
+    return run.last.get("connectivity")
 
 
 def final_metrics(run: Run) -> dict[str, str | float | None]:
@@ -38,4 +116,4 @@ def final_metrics(run: Run) -> dict[str, str | float | None]:
     assert run.config
     metrics = {key: run.last.get(key) for key in ("epoch", "accuracy", "connectivity")}
     identity = {"run": run.name, "dataset": run.config.dataset, "method": run.config.method}
-    return {**identity, "setting": run.setting, **metrics}
+    return {**identity, "setting": run.setting, "seed": run.seed, **metrics}

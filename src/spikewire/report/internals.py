@@ -8,21 +8,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from spikewire.errors import SpikewireError
+from spikewire.report.axes import set_epoch_ticks, set_left_title, set_log_scale
+from spikewire.report.groups import identify
+from spikewire.report.marks import set_mark
+from spikewire.report.plot import Plot
 from spikewire.report.runs import Run, spread, usable
-from spikewire.report.style import (
-    Plot,
-    Theme,
-    colour,
-    set_epoch_ticks,
-    set_left_title,
-    set_log_scale,
-)
+from spikewire.report.style import WIDTH, Theme, colour, style_of
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces, rate_edges
 
 SIGNED = ("gradr", "deepr", "softdeepr")  # methods in which a synapse with θ < 0 is absent
 RIDGES = 9  # epochs shown in the figure of θ
 RATE_PANELS = 6  # runs shown in the figure of firing rates
+MAX_MARKS = 60  # epochs of a line that have a mark each
 PARAMETER_BINS = 60
 MAX_PARAMETERS = 24  # panels of the figure of parameters
 
@@ -39,6 +37,10 @@ def shown_layer(run: Run) -> str:
     sizes = {name: counts["total"] for name, counts in run.last["layers"].items()}
     convolutions = [name for name in sizes if "conv" in name]
     return convolutions[1] if len(convolutions) > 1 else max(sizes, key=lambda name: sizes[name])
+
+
+def _colour(run: Run) -> str:
+    return style_of(run.config.method if run.config else "").colour
 
 
 def _layer_title(run: Run, layer: str) -> str:
@@ -61,12 +63,12 @@ def plot_theta(runs: Sequence[Run]) -> Plot | None:
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        _draw_ridges(axes, traces, traces.layers.index(layer), picks, theme)
+        _draw_ridges(axes, run, traces.layers.index(layer), picks, theme)
         axes.set(xlabel="θ: synapses left of 0 are absent" if signed else "latent weight")
         axes.set(ylabel="epoch")
         set_left_title(axes, _layer_title(run, layer))
 
-    size = (5.4, 1.8 + 0.28 * len(picks))
+    size = (WIDTH, 1.8 + 0.28 * len(picks))
     title, caption = "Latent parameters over training", _theta_caption(signed)
     return Plot("theta", title, caption, draw, _theta_data(traces), size)
 
@@ -84,13 +86,16 @@ def _theta_caption(signed: bool) -> str:
     )
 
 
-def _draw_ridges(axes: Axes, traces: Traces, index: int, picks: list[int], theme: Theme) -> None:
+def _draw_ridges(axes: Axes, run: Run, index: int, picks: list[int], theme: Theme) -> None:
     """Draw one density per picked epoch, each below the one before."""
+    traces, tint = run.traces, _colour(run)
+    assert traces is not None
     for row, i in enumerate(picks):
         x, y = _density(traces.theta[i][index], traces.theta_range[i][index])
         base, shade = -row, 0.35 + 0.6 * row / max(1, len(picks) - 1)
         crest = base + 1.7 * y
-        axes.fill_between(x, base, crest, color=colour(0), alpha=shade, lw=0, zorder=row)
+        ridge = axes.fill_between(x, base, crest, color=tint, alpha=shade, lw=0, zorder=row)
+        set_mark(ridge, f"{identify([run])}\nepoch {traces.epochs[i]}", [run])
         axes.plot(x, crest, color=theme.paper, lw=0.8, zorder=row + 0.5)
     axes.axvline(0, color=theme.ink, lw=1, ls="--", zorder=99)
     axes.set_yticks([-row for row in range(len(picks))], [str(traces.epochs[i]) for i in picks])
@@ -157,7 +162,12 @@ def _draw_turnover(axes: Axes, run: Run, layer: str) -> None:
     for key, shade, marker in (("pruned", colour(1), "v"), ("regrown", colour(2), "^")):
         if points := _turnover(run, layer, key):
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, color=shade, marker=marker, label=key)
+            lines = axes.plot(x, y, color=shade, marker=marker, label=key, markevery=[])
+            if len(points) <= MAX_MARKS:
+                lines += [axes.plot(*point, color=shade, marker=marker)[0] for point in points]
+            for line, (epoch, count) in zip(lines, [points[-1], *points], strict=False):
+                text = f"{identify([run])}\nepoch {epoch}: {count:,} synapses {key}"
+                set_mark(line, text, [run])
 
 
 # ---------------------------------------------------------------------- firing rates
@@ -173,8 +183,8 @@ def plot_firing(runs: Sequence[Run]) -> Plot | None:
 
     def draw(figure: Figure, theme: Theme) -> None:
         panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-        for i, (axes, run) in enumerate(zip(panels, shown, strict=True)):
-            _draw_rates(axes, run, colour(i))
+        for axes, run in zip(panels, shown, strict=True):
+            _draw_rates(axes, run)
         figure.supylabel("fraction of neurons, %", fontsize=10)
         panels[-1].set_xlabel("spikes per time step, mean over the test images")
 
@@ -185,7 +195,7 @@ def plot_firing(runs: Sequence[Run]) -> Plot | None:
         "bar at 0 shows the silent neurons; with few synapses there are often more of them."
     )
     title = "Firing rates at several connectivities" if len(shown) > 1 else "Firing rates"
-    data, size = [_rates_data(run) for run in good], (5.4, 0.85 * len(shown) + 1.2)
+    data, size = [_rates_data(run) for run in good], (WIDTH, 0.85 * len(shown) + 1.2)
     return Plot("firing", title, caption, draw, data, size)
 
 
@@ -196,10 +206,13 @@ def _late_rates(run: Run) -> tuple[str, np.ndarray]:
     return run.traces.neurons[index], run.traces.rates[-1][index]
 
 
-def _draw_rates(axes: Axes, run: Run, shade: str) -> None:
+def _draw_rates(axes: Axes, run: Run) -> None:
     _, counts = _late_rates(run)
     edges = np.array(rate_edges())
-    axes.stairs(100 * counts / counts.sum(), edges, fill=True, color=shade)
+    steps = axes.stairs(100 * counts / counts.sum(), edges, fill=True, color=_colour(run))
+    silent = 100 * counts[0] / counts.sum()
+    text = f"{run.label} · {identify([run])}\n{silent:.1f}% of the neurons fire in under 2%"
+    set_mark(steps, f"{text} of the time steps", [run])
     axes.set(yscale="log", ylim=(0.2, 100), yticks=[1, 10, 100])
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
@@ -224,8 +237,9 @@ def plot_parameters(runs: Sequence[Run]) -> Plot | None:
     dense = [r for r in usable(runs) if r.config and r.config.method == "dense" and r.finished]
     if not dense:
         return None
-    shown = next(filter(None, map(_parameters, dense)), None)
-    if shown is None:
+    found = ((run, _parameters(run)) for run in dense)
+    run, shown = next(((run, values) for run, values in found if values), (dense[0], {}))
+    if not shown:
         return None
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
@@ -233,7 +247,8 @@ def plot_parameters(runs: Sequence[Run]) -> Plot | None:
     def draw(figure: Figure, theme: Theme) -> None:
         panels = figure.subplots(rows, columns, squeeze=False).flat
         for axes, (name, values) in zip(panels, shown.items(), strict=False):
-            axes.hist(values, PARAMETER_BINS, color=colour(0), density=True)
+            bars = axes.hist(values, PARAMETER_BINS, color=_colour(run), density=True)[2]
+            set_mark(bars, f"{identify([run])}\n{name}: {values.size:,} values", [run])
             axes.set_yticks([])
             set_left_title(axes, name)
         for axes in list(panels)[len(shown) :]:
@@ -244,7 +259,7 @@ def plot_parameters(runs: Sequence[Run]) -> Plot | None:
         "Distribution of each parameter of a dense network. Most are close to 0, which motivates a "
         "prior that is largest at 0."
     )
-    size = (5.4, 1.5 * rows + 0.4)
+    size = (WIDTH, 1.5 * rows + 0.4)
     return Plot("parameters", "Parameters of a dense network", caption, draw, data, size)
 
 

@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from spikewire.report.groups import repetitions
+from spikewire.report.headlines import cards
 from spikewire.report.runs import Run
-from spikewire.report.table import COLUMNS, cards, format_value
+from spikewire.report.table import COLUMNS, MEANS, Column, format_value
 
 
 def build(runs: Sequence[Run], title: str = "Runs") -> str:
-    """Return the report as Markdown: headlines, the table and the commands.
+    """Return the report as Markdown: headlines, the tables and the commands.
 
     Args:
         runs: Runs, as returned by `find`.
@@ -19,14 +22,22 @@ def build(runs: Sequence[Run], title: str = "Runs") -> str:
     """
     lines = [f"# {_escape(title)}", ""]
     lines += [f"- {what}: **{figure}** ({_escape(more)})" for what, figure, more in cards(runs)]
-    lines += ["", _row([column.name for column in COLUMNS])]
-    lines.append(_row([":--" if column.kind == "word" else "--:" for column in COLUMNS]))
-    lines += [_row([format_value(c, c.value(run)) for c in COLUMNS]) for run in runs]
+    groups = repetitions([run for run in runs if run.usable])
+    if any(len(group.runs) > 1 for group in groups):
+        lines += ["", "## Mean over seeds", "", *_table(MEANS, groups)]
+    lines += ["", "## Runs", "", *_table(COLUMNS, runs)]
     lines += ["", "## Commands", ""]
     for run in runs:
         lines += [f"- {_escape(run.name)}: {_code_span(run.command)}"]
         lines += [f"  - problem: {_escape(run.problem)}"] if run.problem else []
     return "\n".join(lines) + "\n"
+
+
+def _table(columns: Sequence[Column], items: Sequence[Any]) -> list[str]:
+    head = _row([column.name for column in columns])
+    rule = _row([":--" if column.kind == "word" else "--:" for column in columns])
+    rows = [_row([format_value(c, c.value(item)) for c in columns]) for item in items]
+    return [head, rule, *rows]
 
 
 def _row(cells: Sequence[str]) -> str:

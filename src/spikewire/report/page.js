@@ -1,19 +1,24 @@
-"use strict";
 const page = document.documentElement;
-const table = document.getElementById("runs");
-const rows = [...table.tBodies[0].rows];
 const filter = document.getElementById("filter");
-const count = document.getElementById("count");
+const tip = document.getElementById("tip");
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+// numbers of the runs that an element shows: rows of tables, marks in figures, settings
+const runsOf = new Map(all("[data-runs]").map((e) => [e, e.dataset.runs.split(" ").filter(Boolean)]));
+
+// ---------------------------------------------------------------------- theme
 
 function toggleTheme() {
   const dark = page.dataset.theme
     ? page.dataset.theme === "dark"
     : matchMedia("(prefers-color-scheme: dark)").matches;
   page.dataset.theme = dark ? "light" : "dark";
+  remember({ theme: page.dataset.theme });
 }
 
+// ---------------------------------------------------------------------- tables
+
 function value(row, column) {
-  const text = row.cells[column].dataset.value ?? row.cells[column].textContent;
+  const text = row.cells[column].dataset.value;
   return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text;
 }
 
@@ -22,63 +27,146 @@ function compare(a, b) {
   return String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 
-function sortBy(head) {
-  const turn = head.getAttribute("aria-sort") === "descending" ? "ascending" : "descending";
-  for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", turn);
+function sortBy(table, column, turn) {
+  const heads = [...table.tHead.rows[0].cells];
+  if (!heads[column]) return;
+  for (const head of heads) head.removeAttribute("aria-sort");
+  heads[column].setAttribute("aria-sort", turn);
   const sign = turn === "ascending" ? 1 : -1;
-  const column = head.cellIndex;
-  rows.sort((a, b) => {
+  const rows = [...table.tBodies[0].rows].sort((a, b) => {
     const [one, two] = [value(a, column), value(b, column)];
     if (one === "" || two === "") return (one === "") - (two === ""); // missing values come last
     return sign * compare(one, two);
   });
   table.tBodies[0].append(...rows);
+  remember({ sorts: { ...state.sorts, [table.id]: [column, turn] } });
 }
 
+function selectTab(key) {
+  for (const tab of all("[data-tab]")) {
+    const selected = tab.dataset.tab === key;
+    tab.setAttribute("aria-selected", selected);
+    document.getElementById(`${tab.dataset.tab}-panel`).hidden = !selected;
+  }
+  remember({ tab: key });
+}
+
+// ---------------------------------------------------------------------- filter
+
+// A run is shown if its row has all words; "seed=1" is a whole cell. Everything else that names
+// runs is shown with any of its runs: rows of means, marks in figures, settings.
 function applyFilter() {
   const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-  let shown = 0;
+  const names = all("#runs thead th").map((head) => head.textContent);
+  const rows = all("#runs tbody tr");
+  const shown = new Set();
   for (const row of rows) {
-    const text = row.textContent.toLowerCase();
-    row.hidden = !words.every((word) => text.includes(word));
-    shown += !row.hidden;
+    const cells = [...row.cells].map((cell) => cell.textContent.toLowerCase());
+    const pairs = cells.map((text, column) => `${names[column]}=${text}`);
+    const fits = (word) => pairs.includes(word) || cells.some((text) => text.includes(word));
+    if (words.every(fits)) shown.add(runsOf.get(row)[0]);
   }
-  count.textContent = `${shown} of ${rows.length} runs`;
+  for (const [element, runs] of runsOf) {
+    const visible = !runs.length || runs.some((run) => shown.has(run));
+    if (element instanceof SVGElement) {
+      if (visible) element.removeAttribute("display");
+      else element.setAttribute("display", "none");
+    } else element.hidden = !visible;
+  }
+  page.classList.toggle("crowded", all("#means tbody tr").filter((row) => !row.hidden).length > 9);
+  document.getElementById("count").textContent = `${shown.size} of ${rows.length} runs`;
+  remember({ filter: filter.value });
 }
 
-const quoted = (cell) => {
-  const text = Array.isArray(cell) ? cell.join(" ") : String(cell ?? "");
-  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-};
+// ---------------------------------------------------------------------- figures
 
-function csv(data) {
-  const keys = [...new Set(data.flatMap(Object.keys))];
-  return [keys, ...data.map((row) => keys.map((key) => row[key]))]
-    .map((line) => line.map(quoted).join(",")).join("\n") + "\n";
+function choose(figure, name) {
+  const versions = all(".version", figure);
+  if (!versions.some((version) => version.dataset.version === name)) return;
+  for (const version of versions) version.hidden = version.dataset.version !== name;
+  for (const button of all("[data-choose]", figure)) {
+    button.setAttribute("aria-pressed", button.dataset.choose === name);
+  }
+  remember({ choices: { ...state.choices, [figure.id]: name } });
 }
 
-function save(name, type, text) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(link.href);
+function chooseRun(name) {
+  const parts = all(".inside");
+  if (!parts.some((part) => part.dataset.run === name)) return;
+  for (const part of parts) part.hidden = part.dataset.run !== name;
+  document.getElementById("chosen").value = name;
+  remember({ run: name });
 }
 
-function download(button) {
-  const { figure, kind } = button.dataset;
-  const data = JSON.parse(document.getElementById(`${figure}-data`).textContent);
-  if (kind === "csv") save(`${figure}.csv`, "text/csv", csv(data));
-  else save(`${figure}.json`, "application/json", JSON.stringify(data, null, 1));
+// The title of a mark becomes a tip that appears at once, also on touch; marks are small, so the
+// nearest within a few pixels counts.
+function markNear(x, y) {
+  for (const radius of [0, 4, 8]) {
+    for (const [dx, dy] of [[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]]) {
+      const hit = document.elementFromPoint(x + radius * dx, y + radius * dy)?.closest(".mark");
+      if (hit?.dataset.text) return hit;
+    }
+  }
+  return null;
 }
 
+let current = null;
+function point(event) {
+  const inside = event.target.closest?.("figure svg");
+  const mark = inside ? markNear(event.clientX, event.clientY) : null;
+  const source = mark ?? event.target.closest?.("tr[data-runs]") ?? null;
+  if (source !== current) highlight(source);
+  current = source;
+  tip.hidden = !mark;
+  if (!mark) return;
+  tip.textContent = mark.dataset.text;
+  const { offsetWidth: wide, offsetHeight: high } = tip;
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - wide - 4))}px`;
+  const above = event.clientY - high - 12;
+  tip.style.top = `${above > 4 ? above : event.clientY + 18}px`;
+}
+
+function highlight(source) {
+  const runs = new Set(source ? runsOf.get(source) : []);
+  page.classList.toggle("pointing", runs.size > 0);
+  for (const [element, names] of runsOf) {
+    element.classList.toggle("hot", names.some((name) => runs.has(name)));
+  }
+}
+
+// ---------------------------------------------------------------------- start
+
+for (const title of all(".mark > title")) {
+  title.parentElement.dataset.text = title.textContent;
+  title.remove(); // else the browser shows it a second time
+}
 document.getElementById("theme").addEventListener("click", toggleTheme);
 filter.addEventListener("input", applyFilter);
-for (const head of table.tHead.rows[0].cells) {
-  head.firstElementChild.addEventListener("click", () => sortBy(head));
+document.addEventListener("pointermove", point);
+document.addEventListener("pointerdown", point);
+document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
+for (const tab of all("[data-tab]")) {
+  tab.addEventListener("click", () => selectTab(tab.dataset.tab));
 }
-for (const button of document.querySelectorAll("button[data-figure]")) {
-  button.addEventListener("click", () => download(button));
+for (const table of all("table")) {
+  for (const head of table.tHead.rows[0].cells) {
+    head.firstElementChild.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "descending";
+      sortBy(table, head.cellIndex, down ? "ascending" : "descending");
+    });
+  }
+  if (state.sorts[table.id]) sortBy(table, ...state.sorts[table.id]);
 }
+for (const figure of all("figure")) {
+  for (const button of all("[data-choose]", figure)) {
+    button.addEventListener("click", () => choose(figure, button.dataset.choose));
+  }
+  if (state.choices[figure.id]) choose(figure, state.choices[figure.id]);
+}
+document.getElementById("chosen")?.addEventListener("change", (event) => {
+  chooseRun(event.target.value);
+});
+if (state.run) chooseRun(state.run);
+if (state.tab) selectTab(state.tab);
+filter.value = state.filter;
 applyFilter();

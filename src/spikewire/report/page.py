@@ -1,19 +1,26 @@
 """The report as one self-contained HTML page: no requests, and all names are escaped."""
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
-from typing import Any
 
-from spikewire.report.figures import plot_all
+from spikewire.report.elements import details, figure_element, table_element
+from spikewire.report.figures import OVERVIEW
+from spikewire.report.frontier import AXES, plot_frontier
+from spikewire.report.groups import repetitions
+from spikewire.report.headlines import cards
+from spikewire.report.marks import Numbers, number_runs
+from spikewire.report.plot import Plot
 from spikewire.report.runs import Run
-from spikewire.report.style import Plot, inline_svg
-from spikewire.report.table import COLUMNS, cards, format_value, is_missing
+from spikewire.report.shown import MAX_SHOWN, inside_plots, shown_runs
+from spikewire.report.table import COLUMNS, MEANS
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 NO_FIGURES = "<p>No run has finished an epoch yet.</p>"
+UNIT_NAMES = {
+    "connectivity": "weights", "synapses": "synapses", "synops": "SynOps", "bytes": "bytes",
+}  # fmt: skip
 
 
 def build(
@@ -25,12 +32,12 @@ def build(
         runs: Runs, as returned by `find`.
         title: The heading.
         refresh: Seconds after which an open page reloads itself; 0 for never.
-        unit: What accuracy is drawn against: see `plot_frontier`.
+        unit: What accuracy is drawn against first; the page can switch it.
 
     Returns:
         The HTML text.
     """
-    plots = plot_all(runs, unit)
+    numbers = number_runs(runs)
     reload = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"""<!doctype html>
@@ -42,6 +49,7 @@ def build(
 {reload}<link rel="icon" href="data:,">
 <title>{escape(title)} · spikewire</title>
 <style>{_read_asset("page.css")}</style>
+<script>{_read_asset("state.js")}</script>
 </head>
 <body>
 <header>
@@ -50,16 +58,17 @@ def build(
 </header>
 <main>
 <ul class="cards">{_cards(runs)}</ul>
-<h2 id="table">Runs</h2>
-{_table(runs)}
+{_tables(runs, numbers)}
 <h2 id="figures">Figures</h2>
-<div class="figures">{"".join(map(_figure, plots)) or NO_FIGURES}</div>
+<div class="figures">{_overview(runs, numbers, unit) or NO_FIGURES}</div>
+{_inside(runs, numbers)}
 <h2 id="settings">Settings, machine and command of each run</h2>
-<div class="panel">{"".join(map(_details, runs))}</div>
+<div class="panel">{"".join(details(run, i) for i, run in enumerate(runs))}</div>
 </main>
 <footer>Made by spikewire on {now}.
 Connectivity is counted by masks, not by non-zero weights.</footer>
-<script>{_read_asset("page.js")}</script>
+<div id="tip" role="tooltip" hidden></div>
+<script>{_read_asset("page.js")}{_read_asset("save.js")}</script>
 </body>
 </html>
 """
@@ -83,56 +92,54 @@ def _cards(runs: Sequence[Run]) -> str:
     )
 
 
-def _table(runs: Sequence[Run]) -> str:
-    heads = "".join(
-        f'<th scope="col" class="{column.kind}">'
-        f'<button type="button" title="{escape(column.help)}">{escape(column.name)}</button></th>'
-        for column in COLUMNS
+def _tables(runs: Sequence[Run], numbers: Numbers) -> str:
+    """Return the filter, which acts on the whole page, and the two tables as tabs."""
+    groups = repetitions([run for run in runs if run.usable])
+    means = [([numbers[str(run.path)] for run in group.runs], "", group) for group in groups]
+    every = [([i], run.state, run) for i, run in enumerate(runs)]
+    first = "means" if any(len(group.runs) > 1 for group in groups) else "runs"
+    names = {"means": "Mean over seeds", "runs": "Runs"}
+    tabs = "".join(
+        f'<button type="button" role="tab" aria-controls="{key}-panel" data-tab="{key}" '
+        f'aria-selected="{str(key == first).lower()}">{name}</button>'
+        for key, name in names.items()
     )
     return f"""<div class="tools">
-<label><input id="filter" type="search" aria-label="Filter runs"
-placeholder="Filter: gradr digits …"></label>
+<label><input id="filter" type="search" aria-label="Filter tables and figures by run"
+placeholder="Filter tables and figures: gradr seed=1 …"></label>
 <span id="count" class="note" role="status">{len(runs)} runs</span></div>
-<div class="panel scroll" tabindex="0" role="region" aria-labelledby="table"><table id="runs">
-<thead><tr>{heads}</tr></thead>
-<tbody>{"".join(map(_row, runs))}</tbody>
-</table></div>"""
+<div class="tabs" role="tablist">{tabs}<span></span>
+<button type="button" class="link" id="table-csv">CSV</button></div>
+{table_element("means", MEANS, means, hidden=first != "means")}
+{table_element("runs", COLUMNS, every, hidden=first != "runs")}"""
 
 
-def _row(run: Run) -> str:
-    cells = []
-    for column in COLUMNS:
-        value = column.value(run)
-        raw = "" if is_missing(value) else value
-        text = escape(format_value(column, value))
-        cells.append(f'<td class="{column.kind}" data-value="{escape(str(raw))}">{text}</td>')
-    return f'<tr class="{run.state}">{"".join(cells)}</tr>'
+def _overview(runs: Sequence[Run], numbers: Numbers, unit: str) -> str:
+    """Return the figures of all runs; the first can be switched between units."""
+    units = [unit, *(other for other in AXES if other != unit)]
+    found = {name: plot_frontier(runs, name) for name in units}
+    frontier = {UNIT_NAMES[name]: plot for name, plot in found.items() if plot}
+    rest = [plot for figure in OVERVIEW[1:] if (plot := figure(runs))]
+    elements = [figure_element(frontier, numbers, "x-axis")] if frontier else []
+    return "".join([*elements, *(figure_element({"": plot}, numbers) for plot in rest)])
 
 
-def _figure(plot: Plot) -> str:
-    saves = "".join(
-        f'<button type="button" data-figure="{plot.key}" data-kind="{kind}">{kind.upper()}</button>'
-        for kind in ("csv", "json")
+def _inside(runs: Sequence[Run], numbers: Numbers) -> str:
+    """Return the figures of the inside of one run; which run can be chosen."""
+    sections: dict[str, list[Plot]] = {
+        run.name: plots for run in shown_runs(runs) if (plots := inside_plots(run, runs))
+    }
+    if not sections:
+        return ""
+    options = "".join(f"<option>{escape(name)}</option>" for name in sections)
+    parts = "".join(
+        f'<div class="figures inside" data-run="{escape(name)}"{" hidden" * (i > 0)}>'
+        + "".join(figure_element({"": plot}, numbers, suffix=str(i) if i else "") for plot in plots)
+        + "</div>"
+        for i, (name, plots) in enumerate(sections.items())
     )
-    return f"""<figure id="{plot.key}">
-<h3 id="{plot.key}-title">{escape(plot.title)}</h3>
-{inline_svg(plot)}
-<figcaption>{escape(plot.caption)}</figcaption>
-<div class="save" role="group" aria-label="Data behind this figure">{saves}</div>
-<script type="application/json" id="{plot.key}-data">{_embed_json(plot.data)}</script>
-</figure>"""
-
-
-def _embed_json(data: Any) -> str:
-    """Return JSON without characters that HTML reads as markup."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _details(run: Run) -> str:
-    problem = f'<p class="problem">{escape(run.problem)}</p>' if run.problem else ""
-    config = run.config.to_toml() if run.config else "not readable"
-    env = "\n".join(f"{k}: {v}" for k, v in run.env.items() if k != "command") or "not readable"
-    return f"""<details><summary>{escape(run.name)}</summary>{problem}
-<p class="note">{escape(str(run.path))}</p><pre>{escape(run.command)}</pre>
-<div class="pair"><pre>{escape(config)}</pre><pre>{escape(env)}</pre></div></details>"""
+    few = f"Up to {MAX_SHOWN} settings can be chosen here, the first seed of each."
+    return f"""<h2 id="inside">Inside one run</h2>
+<div class="tools"><label class="choose">Run
+<select id="chosen">{options}</select></label><span class="note">{few}</span></div>
+{parts}"""

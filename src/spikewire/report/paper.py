@@ -11,7 +11,8 @@ from matplotlib.patches import FancyBboxPatch
 from spikewire.errors import SpikewireError
 from spikewire.nn.models import MODELS, build
 from spikewire.nn.neurons import Neuron
-from spikewire.report.figures import plot_frontier, plot_training
+from spikewire.report.axes import set_left_title
+from spikewire.report.frontier import plot_frontier
 from spikewire.report.internals import (
     plot_firing,
     plot_parameters,
@@ -19,8 +20,10 @@ from spikewire.report.internals import (
     plot_turnover,
     shown_run,
 )
+from spikewire.report.plot import Plot
 from spikewire.report.runs import Run
-from spikewire.report.style import Plot, Theme, colour, set_left_title
+from spikewire.report.style import WIDTH, Theme, colour
+from spikewire.report.training import plot_training
 
 # what `spikewire figures --paper` trains if no run is given: digits, two minutes on two cores
 PAPER_RUNS: tuple[dict[str, str], ...] = (
@@ -59,7 +62,7 @@ def plot_architecture(runs: Sequence[Run]) -> Plot | None:
     caption = (
         "Synaptic layers (blue) and spiking layers (orange), in the order of the forward pass."
     )
-    size = (5.4, 0.85 * _rows(boxes) + 0.2)
+    size = (WIDTH, 0.85 * _rows(boxes) + 0.2)
     return Plot("architecture", f"The network {config.model}", caption, draw, [], size)
 
 
@@ -130,7 +133,7 @@ def plot_gradient(runs: Sequence[Run]) -> Plot | None:
         "part, where an ordinary gradient is 0. Right: the synapse increases the loss, and θ "
         "decreases further."
     )
-    return Plot("gradient", "Why an absent synapse can return", caption, draw, [], (5.4, 3.0))
+    return Plot("gradient", "Why an absent synapse can return", caption, draw, [], (WIDTH, 3.0))
 
 
 def _draw_losses(axes: Axes, optimum: float, theme: Theme) -> None:

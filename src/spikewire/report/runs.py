@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spikewire.config import Config, settings
 from spikewire.errors import SpikewireError
@@ -17,6 +18,7 @@ from spikewire.runs.traces import Traces
 from spikewire.text import size
 
 SEARCH_DEPTH = 3  # levels of folders below a given path in which runs are searched
+T = TypeVar("T")
 MAX_EPOCHS = 1000  # epochs of one run that a curve shows at most
 
 
@@ -88,11 +90,16 @@ class Run:
         return "" if alpha is None else f"α = {alpha:g}"
 
     @property
+    def seed(self) -> int | None:
+        """The seed; None if the settings cannot be read."""
+        return self.config.seed if self.config else None
+
+    @property
     def label(self) -> str:
         """Method and setting, for legends."""
         return f"{self.config.method} {self.setting}".strip() if self.config else self.name
 
-    @property
+    @cached_property
     def recipe(self) -> tuple[str, ...]:
         """Settings that decide the result, without the seed: equal for repetitions of one run."""
         lines = self.config.to_toml().splitlines() if self.config else []
@@ -212,11 +219,11 @@ def usable(runs: Sequence[Run]) -> list[Run]:
     return sorted(good, key=lambda run: (-run.last["connectivity"], run.name))
 
 
-def spread(runs: Sequence[Run], count: int) -> list[Run]:
-    """Return at most `count` evenly spaced runs, the first and the last among them."""
-    if len(runs) <= count:
-        return list(runs)
-    return [runs[round(i * (len(runs) - 1) / (count - 1))] for i in range(count)]
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """Return at most `count` evenly spaced items, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
 def thin_out(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,60 +1,48 @@
-"""The runs as rows of a table and as headlines, for the page and for Markdown."""
+"""The columns of the two tables: one row per run, and one row per setting with means over seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from spikewire.report.groups import Group, final_accuracy, final_connectivity
 from spikewire.report.runs import Run
-from spikewire.text import percent, size
-
-Card = tuple[str, str, str]  # what, figure, detail
+from spikewire.text import percent
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
+    """A column of a table.
 
     Args:
         name: Its header.
         help: What it shows.
-        kind: How a value is formatted: ``"word"``, ``"fraction"``, ``"count"`` or ``"number"``.
-        value: Returns the value of a run.
+        kind: How a value is formatted: ``"word"``, ``"fraction"``, ``"spread"``, ``"count"`` or
+            ``"number"``.
+        value: Returns the value of a row: of a `Run`, or of a `Group`.
     """
 
     name: str
     help: str
     kind: str
-    value: Callable[[Run], Any]
+    value: Callable[[Any], Any]
 
 
-def _measured(key: str) -> Callable[[Run], Any]:
+def _measured(key: str, divisor: float = 1) -> Callable[[Run], Any]:
     """Return a function that returns a measured value."""
-    return lambda run: run.measured.get(key)
-
-
-def _measured_kilo(key: str) -> Callable[[Run], float | None]:
-    """Return a function that returns a measured value divided by 1000."""
-    return lambda run: run.measured[key] / 1e3 if key in run.measured else None
+    return lambda run: run.measured[key] / divisor if key in run.measured else None
 
 
 def _seconds(run: Run) -> float | None:
     return sum(row["seconds"] for row in run.history) if run.history else None
 
 
-COLUMNS = (
-    Column("run", "directory", "word", lambda run: run.name),
-    Column("state", "finished, unfinished or damaged", "word", lambda run: run.state),
-    Column("data", "data set", "word", lambda run: run.config and run.config.dataset),
-    Column("method", "pruning method", "word", lambda run: run.config and run.config.method),
-    Column("setting", "target connectivity or penalty", "word", lambda run: run.setting or None),
-    Column("accuracy", "test set, last epoch", "fraction", lambda run: run.last.get("accuracy")),
-    Column(
-        "connectivity",
-        "fraction of weights present",
-        "fraction",
-        lambda run: run.last.get("connectivity"),
-    ),
+METHOD = Column("method", "pruning method", "word", lambda run: run.config and run.config.method)
+SETTING = Column("setting", "target or penalty", "word", lambda run: run.setting or None)
+DATA = Column("data", "data set", "word", lambda run: run.config and run.config.dataset)
+ACCURACY = Column("accuracy", "test set, last epoch", "fraction", final_accuracy)
+CONNECTIVITY = Column("connectivity", "fraction of weights present", "fraction", final_connectivity)
+COSTS = (
     Column(
         "synapses",
         "fraction of synapses present: weights times the positions at which each is applied",
@@ -75,10 +63,50 @@ COLUMNS = (
     ),
     Column("SynOps", "accumulates per image", "count", _measured("synops")),
     Column("MACs", "multiply-accumulates per image", "count", _measured("macs")),
-    Column("energy, nJ", "arithmetic per image", "number", _measured_kilo("compute_pj")),
+    Column("energy, nJ", "arithmetic per image", "number", _measured("compute_pj", 1e3)),
     Column("silent", "fraction of neurons that never fire", "fraction", _measured("silent")),
-    Column("size, kB", "packed weights", "number", _measured_kilo("bytes_packed")),
+    Column("size, kB", "packed weights", "number", _measured("bytes_packed", 1e3)),
     Column("time, s", "training", "number", _seconds),
+)
+
+# accuracy and connectivity come first: a phone shows about three columns
+COLUMNS = (
+    Column("run", "directory", "word", lambda run: run.name),
+    ACCURACY,
+    CONNECTIVITY,
+    METHOD,
+    SETTING,
+    Column("seed", "seed of the random numbers", "count", lambda run: run.seed),
+    DATA,
+    Column("state", "finished, unfinished or damaged", "word", lambda run: run.state),
+    *COSTS,
+)
+
+
+def _of_first(column: Column) -> Column:
+    """Return the column with the value that all runs of a group have."""
+    return Column(column.name, column.help, column.kind, lambda group: column.value(group.first))
+
+
+def _mean(column: Column) -> Column:
+    """Return the column with the mean over the seeds of a group."""
+    about = f"{column.help}; mean over seeds"
+    return Column(column.name, about, column.kind, lambda group: group.mean(column.value))
+
+
+def _deviation(group: Group) -> float | None:
+    return group.deviation(final_accuracy)
+
+
+MEANS = (
+    _of_first(METHOD),
+    _of_first(SETTING),
+    _mean(ACCURACY),
+    Column("std", "sample standard deviation of the accuracy over seeds", "spread", _deviation),
+    _mean(CONNECTIVITY),
+    Column("n", "number of seeds", "count", lambda group: len(group.runs)),
+    _of_first(DATA),
+    *map(_mean, COSTS),
 )
 
 
@@ -93,58 +121,10 @@ def format_value(column: Column, value: Any) -> str:
         return "–"
     if column.kind == "fraction":
         return percent(value)
+    if column.kind == "spread":
+        return f"± {100 * value:.2f}"
     if column.kind == "count":
         return f"{value:,.0f}"
     if column.kind == "number":
         return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
     return str(value)
-
-
-# ---------------------------------------------------------------------- headlines
-
-
-def cards(runs: Sequence[Run]) -> list[Card]:
-    """Return the headlines: best accuracy, lowest connectivity near it, and its costs."""
-    good = [run for run in runs if run.usable]
-    if not good:
-        return [("runs", str(len(runs)), "none has finished an epoch")]
-    datasets = list(dict.fromkeys(run.config.dataset for run in good if run.config))
-    if len(datasets) > 1:  # accuracies on different data sets cannot be compared
-        return [card for dataset in datasets for card in _dataset_cards(good, dataset)]
-    return _accuracy_cards(good) + _cost_cards(_sparsest(good))
-
-
-def _dataset_cards(runs: Sequence[Run], dataset: str) -> list[Card]:
-    members = [run for run in runs if run.config and run.config.dataset == dataset]
-    return _accuracy_cards(members, f"{dataset}: ")
-
-
-def _accuracy_cards(runs: Sequence[Run], prefix: str = "") -> list[Card]:
-    best, sparsest = max(runs, key=_accuracy), _sparsest(runs)
-    connectivity = percent(sparsest.last["connectivity"])
-    return [
-        (f"{prefix}best accuracy", percent(_accuracy(best)), best.name),
-        (f"{prefix}lowest connectivity within 2 points of the best", connectivity, sparsest.name),
-    ]
-
-
-def _accuracy(run: Run) -> float:
-    return run.last["accuracy"]
-
-
-def _sparsest(runs: Sequence[Run]) -> Run:
-    """Return the run of lowest connectivity whose accuracy is within 2 points of the best."""
-    best = max(map(_accuracy, runs))
-    near = [run for run in runs if _accuracy(run) >= best - 0.02]
-    return min(near, key=lambda run: run.last["connectivity"])
-
-
-def _cost_cards(run: Run) -> list[Card]:
-    """Return the headlines of a run's operations and size."""
-    if not (cost := run.measured):
-        return []
-    used, packed, dense = cost["synops"] + cost["macs"], cost["bytes_packed"], cost["bytes_dense"]
-    return [
-        ("operations per image there", f"{used:,.0f}", f"{cost['dense']:,.0f} if dense"),
-        ("packed size there", size(packed), f"of {size(dense)}"),
-    ]

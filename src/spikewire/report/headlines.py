@@ -1,0 +1,98 @@
+"""The headlines: best accuracy, lowest connectivity near it, and what that costs."""
+
+from collections.abc import Sequence
+
+from spikewire.report.groups import (
+    Group,
+    final_accuracy,
+    final_connectivity,
+    group_by,
+    repetitions,
+    setting,
+)
+from spikewire.report.runs import Run
+from spikewire.text import percent, size
+
+Card = tuple[str, str, str]  # what, figure, detail
+NEAR = 0.02  # accuracy that the sparsest setting may be below the best
+
+
+def cards(runs: Sequence[Run]) -> list[Card]:
+    """Return the headlines of means over seeds; with several data sets, those of each.
+
+    Of equal settings, the one of higher accuracy is shown, and of equal accuracies the sparser one.
+    """
+    good = [run for run in runs if run.usable]
+    if not good:
+        return [("runs", str(len(runs)), "none has finished an epoch")]
+    datasets = group_by(good, setting("dataset"))
+    if len(datasets) > 1:  # accuracies on different data sets cannot be compared
+        return [
+            card
+            for dataset, members in datasets.items()
+            for card in _accuracy_cards(repetitions(members), f"{dataset}: ")
+        ]
+    groups = repetitions(good)
+    return _accuracy_cards(groups) + _cost_cards(sparsest(groups))
+
+
+def best(groups: Sequence[Group]) -> Group:
+    """Return the group of highest mean accuracy; of equal ones, the sparsest."""
+    return max(groups, key=lambda group: (_accuracy(group), -_connectivity(group)))
+
+
+def sparsest(groups: Sequence[Group]) -> Group:
+    """Return the group of lowest connectivity near the best; of equal ones, the most accurate."""
+    level = _accuracy(best(groups)) - NEAR
+    near = [group for group in groups if _accuracy(group) >= level]
+    return min(near, key=lambda group: (_connectivity(group), -_accuracy(group)))
+
+
+def _accuracy(group: Group) -> float:
+    return group.mean(final_accuracy) or 0.0
+
+
+def _connectivity(group: Group) -> float:
+    return group.mean(final_connectivity) or 0.0
+
+
+def _accuracy_cards(groups: Sequence[Group], prefix: str = "") -> list[Card]:
+    top, sparse = best(groups), sparsest(groups)
+    detail = f"{_source(sparse)}, accuracy {_shown_accuracy(sparse)}"
+    return [
+        (f"{prefix}best accuracy", _shown_accuracy(top), _source(top)),
+        (
+            f"{prefix}lowest connectivity within {100 * NEAR:g} points of the best",
+            percent(_connectivity(sparse)),
+            detail,
+        ),
+    ]
+
+
+def _shown_accuracy(group: Group) -> str:
+    deviation = group.deviation(final_accuracy)
+    spread = "" if deviation is None else f" ± {100 * deviation:.2f}"
+    return percent(_accuracy(group)) + spread
+
+
+def _source(group: Group) -> str:
+    """Return what a headline is about: a run, or a setting and its number of seeds."""
+    if len(group.runs) == 1:
+        return group.first.name
+    return f"{group.label}, mean of {len(group.runs)} seeds"
+
+
+def _cost_cards(group: Group) -> list[Card]:
+    """Return the headlines of a setting's operations and size."""
+    if not all(run.measured for run in group.runs):
+        return []
+
+    def mean(*keys: str) -> float:
+        return group.mean(lambda run: sum(run.measured[key] for key in keys)) or 0.0
+
+    used, dense = mean("synops", "macs"), mean("dense")
+    packed, unpacked = round(mean("bytes_packed")), round(mean("bytes_dense"))
+    return [
+        (f"operations per image of {group.label}", f"{used:,.0f}", f"{dense:,.0f} if dense"),
+        (f"packed size of {group.label}", size(packed), f"{size(unpacked)} if dense"),
+    ]
