@@ -92,8 +92,13 @@ class JellyVgg(nn.Sequential):
 
 
 def import_resnet(kind: str):
+    """Return SpikingJelly's module of residual networks of a kind."""
+    return import_model(f"{kind}_resnet")
+
+
+def import_model(file: str):
     """Return SpikingJelly's module; of torchvision it needs only the download of weights."""
-    name = f"spikingjelly.activation_based.model.{kind}_resnet"
+    name = f"spikingjelly.activation_based.model.{file}"
     if name not in sys.modules:
         stub = types.ModuleType("torchvision.models.utils")
         stub.load_state_dict_from_url = None

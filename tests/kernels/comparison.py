@@ -21,7 +21,7 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
 
 def relative_error(a: Tensor, b: Tensor) -> float:
     """Return ``|a - b| / |b|``; NaN counts as infinite."""
-    a, b = a.double(), b.double()
+    a, b = a.detach().double(), b.detach().double()
     error = float((a - b).norm() / b.norm().clamp(min=1e-12))
     return error if error == error else float("inf")
 

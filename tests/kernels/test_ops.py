@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from spikewire.errors import SpikewireError
 from spikewire.kernels import ops
 from spikewire.nn.fusion import run_group
-from spikewire.nn.neurons import LIF, Neuron, NeuronConstants
+from spikewire.nn.neurons import IF, LIF, PLIF, Neuron, NeuronConstants
 
 
 def make_group(channels: int, pool: bool, training: bool, seed: int = 0) -> list[nn.Module]:
@@ -168,14 +168,76 @@ def test_operators_are_registered_completely():
     norm = mean, variance, normal(6).requires_grad_(), normal(6).requires_grad_()
     shape = {"time_steps": 2, "static": False, "pool": True}
     constants = {"eps": 1e-5, "batch_statistics": True, **shape, **NeuronConstants().keywords()}
-    torch.library.opcheck(ops.fire, (x, *norm), constants)
+    torch.library.opcheck(ops.fire, (x, *norm, None, None, None), constants)
     torch.library.opcheck(ops.statistics, (x.detach(), *running(6)), {"momentum": 0.1})
-    spikes, winners = ops.fire(x.detach(), *norm, **constants)
+    spikes, winners = ops.fire(x.detach(), *norm, None, None, None, **constants)
     backward = torch.ones_like(spikes), winners, x.detach(), *(v.detach() for v in norm)
-    torch.library.opcheck(ops.fire_backward, backward, constants)
+    torch.library.opcheck(ops.fire_backward, (*backward, None, None), constants)
+    constants["pool"] = False
+    added = normal(4, 4, 4, 6, seed=2).permute(0, 3, 1, 2).requires_grad_()
+    rate = torch.tensor(0.4, device=DEVICE, requires_grad=True)
+    utils = ("test_schema", "test_faketensor")
+    torch.library.opcheck(ops.fire, (x, *norm, added, added, rate), constants, test_utils=utils)
 
 
 def test_constants_of_the_operators_are_keywords():
     for op in (ops.statistics, ops.fire, ops.fire_backward):
         for argument in op._opoverload._schema.arguments:
             assert argument.kwarg_only == ("Tensor" not in str(argument.type)), argument.name
+
+
+NEURONS = [
+    LIF(),
+    IF(reset="soft", surrogate="sigmoid"),
+    PLIF(3.0, threshold=0.8, surrogate="triangle"),
+    PLIF(1.7, rest=-0.2, reset="soft"),
+]
+
+
+@pytest.mark.parametrize("neuron", NEURONS, ids=repr)
+@pytest.mark.parametrize("kind", ["pool", "both"] if FULL else ["pool", "add", "residual", "both"])
+def test_shortcuts_and_learnt_time_constants(neuron, kind):
+    """``residual + neurons(BatchNorm(x) + add)`` against the same in float64, all gradients."""
+    norm = make_group(6, False, True)[0]
+    group = [norm, copy.deepcopy(neuron).to(DEVICE), *([nn.MaxPool2d(2)] if kind == "pool" else [])]
+    wide_group = [copy.deepcopy(layer).double() for layer in group]
+    x, add, residual = (normal(4, 2, 6, 5, 7, seed=i).requires_grad_() for i in range(3))
+    wide = [y.detach().double().requires_grad_() for y in (x, add, residual)]
+    given = {"add": add} if kind in ("add", "both") else {}
+    given |= {"residual": residual} if kind in ("residual", "both") else {}
+    out = run_group(group, x, 4, **given)
+    current = wide_group[0](wide[0].flatten(0, 1)).unflatten(0, (4, 2))
+    current = current + wide[1] if "add" in given else current
+    truth = wide_group[1](current)
+    truth = wide_group[2](truth.flatten(0, 1)).unflatten(0, (4, 2)) if kind == "pool" else truth
+    truth = truth + wide[2] if "residual" in given else truth
+    assert relative_error(out, truth) < 1e-6  # no neuron of these is within rounding
+    leaves = [x, *given.values(), *norm.parameters(), *group[1].parameters()]
+    wide_leaves = [wide[0], *(wide[1 if name == "add" else 2] for name in given)]
+    wide_leaves += [*wide_group[0].parameters(), *wide_group[1].parameters()]
+    grad = normal(*out.shape, seed=9)
+    for a, b in zip(
+        gradients(out, grad, *leaves), gradients(truth, grad, *wide_leaves), strict=True
+    ):
+        assert b.any()
+        assert relative_error(a, b) < 3e-5
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_thirty_two_time_steps(pool):
+    compare_with_float64(make_group(3, pool, True, seed=5), normal(32, 1, 3, 4, 5), 32)
+
+
+def test_a_learnt_time_constant_without_batchnorm():
+    neuron = PLIF(2.5)
+    wide = copy.deepcopy(neuron).double()
+    neuron = neuron.to(DEVICE)
+    x = (normal(5, 3, 41) * 2).requires_grad_()
+    double = x.detach().double().requires_grad_()
+    spikes, truth = neuron(x), wide.to(DEVICE)(double)
+    assert torch.equal(spikes.double(), truth)
+    grad = normal(*x.shape, seed=1)
+    for a, b in zip(
+        gradients(spikes, grad, x, neuron.w), gradients(truth, grad, double, wide.w), strict=True
+    ):
+        assert relative_error(a, b) < 1e-5

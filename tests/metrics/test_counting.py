@@ -9,7 +9,9 @@ from spikewire.errors import SpikewireError
 from spikewire.metrics import measure, packed_bytes
 from spikewire.nn import models
 from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.layers import Spiking
 from spikewire.nn.neurons import LIF
+from spikewire.nn.sequence import Residual
 from spikewire.pruning.statistics import MaskCounter
 
 torch.set_num_threads(1)
@@ -152,3 +154,29 @@ def test_changes_count_both_ways():
     assert MaskCounter(before).changes(after)["w"] == {
         "present": 3, "total": 4, "pruned": 1, "regrown": 2, "turnover": 3 / 5,
     }  # fmt: skip
+
+
+def test_sums_of_spikes_count_every_spike():
+    """A shortcut adds spikes: an input of 2 makes two operations per synapse, as brute force."""
+    block = Residual({"conv": nn.Conv2d(3, 3, 3, padding=1, bias=False), "lif": LIF(tau=1.0)})
+    last = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False)
+    model = Spiking({"lif1": LIF(tau=1.0), "block": block, "last": last, "lif2": LIF()})
+    masks = prune_(model)
+    model.time_steps = 2
+    nn.init.constant_(block.branch.conv.weight, 0.1)
+    x, seen = spikes(2, 3, 6, 6), []
+    handle = last.register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0]))
+    model.eval()(x)
+    handle.remove()
+    assert seen[0].unique().tolist() == [0, 1, 2]
+    once = [(seen[0] >= n).float() for n in (1, 2)]  # one spike each, in two layers of 0 and 1
+    mask = masks["last.weight"]
+    expected = sum(brute_force_conv(part, mask, last) for part in once)
+    measured = measure(model, x, {name: m for name, m in masks.items() if name == "last.weight"})
+    assert measured.layers[1].synops * 2 == expected
+    assert measured.macs == 0
+
+
+def test_whole_numbers_of_an_image_are_not_spikes():
+    measured = measure(nn.Sequential(nn.Linear(3, 2), LIF()), torch.tensor([[2.0, 0.0, 1.0]]))
+    assert (measured.macs, measured.synops) == (4, 0)

@@ -12,6 +12,7 @@ from spikewire.formats import packed
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Dropout, Spiking, conv, linear
 from spikewire.nn.neurons import LIF
+from spikewire.nn.sequence import Residual
 from spikewire.pruning import meter as meters
 from spikewire.pruning.meter import position_bytes
 
@@ -390,3 +391,24 @@ def test_units_exclude_each_other_and_what_decides_instead_of_a_target():
     assert GradR(synapses=0.1).alpha is None
     assert STDS().connectivity == 0.05
     assert STDS(limit=0.1).unit == ""
+
+
+def test_sums_of_spikes_cost_as_many_operations_as_measure_counts():
+    """Behind a shortcut inputs are 0, 1 and 2; without dropout a step counts what `measure` does."""
+    torch.manual_seed(0)
+    block = Residual({"conv": conv(6, 6, 3, padding=1), "lif": LIF(tau=1.0, threshold=0.2)})
+    last = nn.Conv2d(6, 4, 3, stride=2, padding=1, bias=False)
+    layers = {"conv1": conv(2, 6, 3, padding=1), "lif1": LIF(threshold=0.1), "block": block}
+    layers |= {"last": last, "lif2": LIF(threshold=0.2), "flatten": nn.Flatten()}
+    model = Spiking({**layers, "fc": linear(64, 10)}, time_steps=2, input_shape=(2, 8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    pruner = Budget(synops=1e9).attach(model, optimizer, total_steps=10)
+    expected = {layer.name: layer.unpruned for layer in measure(model, images()).layers}
+    assert measure(model, images()).macs > 0
+    train(model, optimizer, 1)
+    pruner.uses.update_costs_(pruner.layers)
+    counted = {x.name: x.state["cost"].expand(x.weight.shape).sum().item() for x in pruner.layers}
+    assert counted.pop("conv1.weight") == 0  # the image is analogue
+    for name, cost in counted.items():
+        assert cost == pytest.approx(expected[name], rel=1e-6), name
+        assert cost > 0

@@ -25,6 +25,7 @@ MODEL_OF = {
     "mnist": "mnist-mlp",
     "fashion-mnist": "mnist-mlp",
     "cifar10": "cifar10-conv",
+    "cifar100": "sew-resnet18",
     "braille": "recurrent",
     "nmnist": "mlp",
     "dvs-gesture": "mlp",
@@ -75,6 +76,9 @@ class Config:
     )
     plasticity: tuple[str, ...] = setting(
         (), "list of NAME:VALUE, constants of a network with a learning rule of its own"
+    )
+    width: float = setting(
+        1.0, "factor on the channels of the VGG, ResNet and DPAP networks", within="(0, 16]"
     )
     frames: str = setting(
         "time",

@@ -50,7 +50,8 @@ def read_neuron(name: str, module: nn.Module) -> NeuronCall | None:
     """
     if isinstance(module, neurons.Neuron):
         constants = (module.tau, module.threshold, module.rest, module.reset)
-        return NeuronCall(Neuron(*constants), True, keeps_state=False)
+        update = "divide" if module.rate is None else "multiply"
+        return NeuronCall(Neuron(*constants, update), True, keeps_state=False)
     kind = type(module)
     reader = READERS.get((kind.__module__.split(".")[0], kind.__name__))
     if reader is not None:

@@ -17,7 +17,7 @@ from spikewire.errors import SpikewireError, check_word
 log = logging.getLogger("spikewire.kernels")
 PATHS = ("auto", "torch", "triton")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MAX_TIME_STEPS = 16  # more do not fit the registers, nor the winners of pooling an int32
+MAX_TIME_STEPS = 32  # more do not fit the registers, nor the winners of pooling an int64
 INSTALLED = find_spec("triton") is not None
 _path = "auto"
 _interpreted = False

@@ -7,7 +7,7 @@ from torch import Tensor
 from spikewire.kernels import ops
 
 
-def fire(current: Tensor, **constants: Any) -> Tensor:
+def fire(current: Tensor, rate: Tensor | None = None, **constants: Any) -> Tensor:
     """Return the spikes of neurons for currents ``[time, ...]``.
 
     A current that is expanded over time is read only once. The twin is `spikewire.nn.neurons.lif`,
@@ -15,6 +15,7 @@ def fire(current: Tensor, **constants: Any) -> Tensor:
 
     Args:
         current: input currents; `fusible` must hold.
+        rate: a learnt ``1 / tau``, one number; `tau` is then not used.
         **constants: tau, threshold, rest, surrogate and reset, as in `NeuronConstants`.
 
     Returns:
@@ -28,10 +29,8 @@ def fire(current: Tensor, **constants: Any) -> Tensor:
     x = x.movedim(2, -1) if moved else x
     spikes, _ = ops.fire(
         x.reshape(len(x), -1).contiguous(),
-        None,
-        None,
-        None,
-        None,
+        *(None,) * 6,
+        rate,
         eps=0.0,
         batch_statistics=False,
         time_steps=time_steps,

@@ -39,8 +39,10 @@ def _images(rows: Tensor) -> Tensor:
     return rows.permute(0, 3, 1, 2) if rows.ndim == 4 else rows
 
 
-def _tile(channels: int, size: int) -> dict[str, int]:
+def _tile(channels: int, size: int, time_steps: int = 1) -> dict[str, int]:
+    """Return rows and channels of a program; beyond 16 time steps fewer, for the registers."""
     width = min(1 << (channels - 1).bit_length(), WIDEST)
+    size = size if time_steps <= 16 else size // 2
     return {"ROWS": max(1, size // width), "WIDTH": width}
 
 
@@ -105,6 +107,9 @@ def fire(
     variance: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    add: Tensor | None,
+    residual: Tensor | None,
+    rate: Tensor | None,
     *,
     eps: float,
     batch_statistics: bool,
@@ -119,7 +124,8 @@ def fire(
 ) -> tuple[Tensor, Tensor]:
     """Return the spikes of BatchNorm, neurons and a 2x2 max-pool in a row.
 
-    The twin is these layers run one after another, the neurons by `spikewire.nn.neurons.lif`.
+    ``residual + neurons(BatchNorm(x) + add)``, or ``pool(neurons(BatchNorm(x)))``. The twin is
+    these layers run one after another, the neurons by `spikewire.nn.neurons.lif`.
 
     Args:
         x: images; with `mean` None, currents of any shape ``[time, ...]``.
@@ -127,9 +133,12 @@ def fire(
         variance: per channel, biased.
         weight: of BatchNorm, per channel.
         bias: of BatchNorm, per channel.
+        add: added to the currents of the neurons, of the shape of x; not with `static` or `pool`.
+        residual: added to the spikes, of the shape of x; not with `static` or `pool`.
+        rate: a learnt ``1 / tau``, one number; `tau` is then not used.
         eps: of BatchNorm.
         batch_statistics: whether `mean` and `variance` are functions of x in backward.
-        time_steps: at most 16.
+        time_steps: at most 32.
         static: whether x has no time and is fed at every time step.
         pool: whether to apply the max-pool.
         tau: membrane time constant; None: no leak.
@@ -142,25 +151,27 @@ def fire(
         The spikes, and which neuron of each pooling window won; empty without `pool`.
     """
     spikes, winners = _empty(x, time_steps, static, pool)
-    x = _rows(x)
+    x, add, residual = _rows(x), _rows_or_none(add), _rows_or_none(residual)
     total = x.numel() if static else x.numel() // time_steps
     flags = {"TIME": time_steps, "STATIC": static, **_constants(tau, threshold, rest, reset)}
     norm = mean, variance, weight, bias
     if pool:
         channels, pooled_total = x.shape[-1], winners.numel()
-        tile = _tile(channels, TILE)
+        tile = _tile(channels, TILE, time_steps)
+        flags["HALF"] = _half(time_steps)
         rows = pooled_total // channels
         grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
         sizes = total, pooled_total, channels, x.shape[1], x.shape[2], eps
         if rows:
-            programs.fire_and_pool[grid](x, *norm, spikes, winners, *sizes, **flags, **tile)
+            programs.fire_and_pool[grid](x, *norm, rate, spikes, winners, *sizes, **flags, **tile)
         return spikes, winners
     channels = _channels(x, mean)
-    tile = _tile(channels, TILE)
+    tile = _tile(channels, TILE, time_steps)
     rows = _ceil(total, channels)
     grid = (_ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"]))
     flags["NORM"] = mean is not None
-    programs.fire[grid](x, *norm, spikes, total, channels, eps, **flags, **tile)
+    inputs = x, *norm, add, residual, rate
+    programs.fire[grid](*inputs, spikes, total, channels, eps, **flags, **tile)
     return spikes, winners
 
 
@@ -169,12 +180,22 @@ def _channels(x: Tensor, mean: Tensor | None) -> int:
     return WIDEST if mean is None else x.shape[-1]
 
 
+def _rows_or_none(x: Tensor | None) -> Tensor | None:
+    return None if x is None else _rows(x)
+
+
+def _half(time_steps: int) -> int:
+    """Return how many bits of a winner hold columns; as many more hold rows."""
+    return 16 if time_steps <= 16 else 32
+
+
 def _empty(x: Tensor, time_steps: int, static: bool, pool: bool) -> tuple[Tensor, Tensor]:
     images, *shape = _rows(x).shape
     batch = images if static else images // time_steps
     if pool:
         shape = [shape[0] // 2, shape[1] // 2, shape[2]]
-    winners = x.new_empty(batch * prod(shape) if pool else 0, dtype=torch.int32)
+    kind = torch.int32 if time_steps <= 16 else torch.int64
+    winners = x.new_empty(batch * prod(shape) if pool else 0, dtype=kind)
     return _images(x.new_empty(time_steps * batch, *shape)), winners
 
 
@@ -194,6 +215,8 @@ def fire_backward(
     variance: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    add: Tensor | None,
+    rate: Tensor | None,
     *,
     eps: float,
     batch_statistics: bool,
@@ -205,38 +228,42 @@ def fire_backward(
     rest: float,
     surrogate: str,
     reset: str,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient of x, and ``sum dy``, ``sum dy (x - mean)`` per channel.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x and of `add`, and ``sum dy``, ``sum dy (x - mean)`` per channel.
 
     The twin is autograd through the layers that are the twin of `fire`. `grad` is the gradient of
     the spikes, `winners` comes from `fire`, and all other arguments are those of `fire`. The sums
-    are ``[2, channels]`` in float32, empty without BatchNorm.
+    are ``[2, channels]`` in float32, empty without BatchNorm; with a learnt rate they have a third
+    row, whose sum is its gradient. The gradient of `add` is empty without it.
     """
-    grad, x = _rows(grad), _rows(x)
+    grad, x, add = _rows(grad), _rows(x), _rows_or_none(add)
     dx = torch.empty_like(x)
+    dadd = None if add is None else torch.empty_like(add)
     total = x.numel() if static else x.numel() // time_steps
     norm, channels = mean is not None, _channels(x, mean)
-    tile = _tile(channels, BACKWARD_TILE)
+    tile = _tile(channels, BACKWARD_TILE, time_steps)
     height, width = x.shape[1:3] if pool else (1, 1)
     rows = _ceil(total, channels)
     if pool:
         rows = rows // (height * width) * _ceil(height, 2) * _ceil(width, 2)
     tiles, blocks = _ceil(rows, tile["ROWS"]), _ceil(channels, tile["WIDTH"])
-    sums = x.new_empty(2, channels if norm else 0, dtype=torch.float32)
-    inputs = grad, winners, x, mean, variance, weight, bias
+    kinds = 2 if rate is None else 3
+    sums = x.new_empty(kinds, channels if kinds == 3 or norm else 0, dtype=torch.float32)
+    inputs = grad, winners, x, mean, variance, weight, bias, add, rate
     sizes = total, winners.numel(), rows, channels, height, width
     count = x.numel() // channels
     flags = {"TIME": time_steps, "STATIC": static, "NORM": norm, "POOL": pool}
-    flags |= {"BATCH": batch_statistics, "SURROGATE": surrogate, **tile}
+    flags |= {"HALF": _half(time_steps), "BATCH": batch_statistics, "SURROGATE": surrogate, **tile}
     flags |= _constants(tau, threshold, rest, reset)
-    if norm:
+    if sums.numel():
         some = min(tiles, SUM_PROGRAMS)
-        parts = x.new_empty(2, some, channels, dtype=torch.float32)
+        parts = x.new_empty(kinds, some, channels, dtype=torch.float32)
         programs.fire_backward[(some, blocks)](
             *inputs,
             sums,
             parts,
             dx,
+            None,
             *sizes,
             some,
             _ceil(tiles, some),
@@ -247,17 +274,29 @@ def fire_backward(
         )
         sums = parts.sum(1)
     programs.fire_backward[(tiles, blocks)](
-        *inputs, sums, sums, dx, *sizes, tiles, 1, count, eps, REDUCE=False, **flags
+        *inputs, sums, sums, dx, dadd, *sizes, tiles, 1, count, eps, REDUCE=False, **flags
     )
-    return _images(dx), sums
+    return _images(dx), sums, x.new_empty(0) if dadd is None else _images(dadd)
 
 
 @fire_backward.register_fake
 def _(
-    grad: Tensor, winners: Tensor, x: Tensor, mean: Tensor | None, *norm: Any, **constants: Any
-) -> tuple[Tensor, Tensor]:
-    channels = 0 if mean is None else x.shape[1]
-    return _images(torch.empty_like(_rows(x))), x.new_empty(2, channels, dtype=torch.float32)
+    grad: Tensor,
+    winners: Tensor,
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    add: Tensor | None,
+    rate: Tensor | None,
+    **constants: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    kinds = 2 if rate is None else 3
+    channels = _channels(_rows(x), mean) if kinds == 3 or mean is not None else 0
+    sums = x.new_empty(kinds, channels, dtype=torch.float32)
+    dadd = x.new_empty(0) if add is None else _images(torch.empty_like(_rows(add)))
+    return _images(torch.empty_like(_rows(x))), sums, dadd
 
 
 def _save(
@@ -266,20 +305,25 @@ def _save(
     keyword_only_inputs: dict[str, Any],
     output: tuple[Tensor, Tensor],
 ) -> None:
-    ctx.save_for_backward(output[1], *inputs)
-    ctx.constants = keyword_only_inputs
+    *norm, add, residual, rate = inputs
+    ctx.save_for_backward(output[1], *norm, add, rate)
+    ctx.constants, ctx.has_residual = keyword_only_inputs, residual is not None
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 5
-    winners, x, mean, variance, weight, bias = ctx.saved_tensors
-    dx, sums = fire_backward(grad, winners, x, mean, variance, weight, bias, **ctx.constants)
-    if weight is None:
-        return dx, None, None, None, None
-    dweight = sums[1] * torch.rsqrt(variance + ctx.constants["eps"])
-    return dx, None, None, dweight.to(weight.dtype), sums[0].to(bias.dtype)
+        return (None,) * 8
+    winners, *inputs = ctx.saved_tensors
+    _, _, variance, weight, bias, add, rate = inputs
+    dx, sums, dadd = fire_backward(grad, winners, *inputs, **ctx.constants)
+    dweight = dbias = None
+    if weight is not None:
+        dweight = (sums[1] * torch.rsqrt(variance + ctx.constants["eps"])).to(weight.dtype)
+        dbias = sums[0].to(bias.dtype)
+    drate = None if rate is None else sums[2].sum().to(rate.dtype).view_as(rate)
+    dresidual = grad if ctx.has_residual else None
+    return dx, None, None, dweight, dbias, None if add is None else dadd, dresidual, drate
 
 
 fire.register_autograd(_backward, setup_context=_save)

@@ -1,5 +1,8 @@
 """Triton programs for neurons over time, with BatchNorm before them and a 2x2 max-pool after.
 
+Two tensors may be added: `add` to the currents of the neurons, `residual` to their spikes. The rate
+``1 / tau`` is a constant of the program, or a learnt number that is read from memory.
+
 Currents are stored as ``[time, rows, channels]``, one row per position of an image. One program
 processes one tile of rows and channels and keeps its neurons in registers for all time steps. The
 membrane is never stored: backward reads the currents and integrates them a second time, which costs
@@ -18,12 +21,22 @@ from spikewire.kernels.tiles import index_tile, load_channel, load_steps, locate
 
 
 @triton.jit
-def _charge(u, x, mean, gain, push, LEAK: tl.constexpr, NORM: tl.constexpr):
+def _rates(rate_ptr, GAIN: tl.constexpr, LEAK: tl.constexpr):
+    """Return ``1 / tau`` and ``1 - 1 / tau``; without leak both are 1."""
+    rate, leak = GAIN, LEAK
+    if rate_ptr is not None:
+        rate = tl.load(rate_ptr).to(tl.float32)
+        leak = 1.0 - rate
+    return rate, leak
+
+
+@triton.jit
+def _charge(u, x, mean, gain, push, leak, NORM: tl.constexpr):
     """Return ``m = (1 - 1 / tau) u + current / tau``, the current's part as one multiply-add."""
     d = x.to(tl.float32)
     if NORM:
         d = d - mean
-    return u * LEAK + (d * gain + push)
+    return u * leak + (d * gain + push)
 
 
 @triton.jit
@@ -49,79 +62,91 @@ def _derivative(m, THRESHOLD: tl.constexpr, SURROGATE: tl.constexpr):
 
 @triton.jit
 def _norm(
-    mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps,
-    GAIN: tl.constexpr, LEAK: tl.constexpr, REST: tl.constexpr, NORM: tl.constexpr,
+    mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, rate, leak,
+    REST: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """Return mean, rstd, weight rstd, and the two factors of ``current / tau = d gain + push``."""
     mean, rstd, scale = 0.0, 1.0, 1.0
-    gain, push = GAIN, REST * (1.0 - LEAK)
+    gain, push = rate, REST * (1.0 - leak)
     if NORM:
         mean = load_channel(mean_ptr, column, channels)
         rstd = tl.rsqrt(load_channel(var_ptr, column, channels) + eps)
         scale = load_channel(weight_ptr, column, channels) * rstd
-        gain, push = scale * GAIN, push + load_channel(bias_ptr, column, channels) * GAIN
+        gain, push = scale * rate, push + load_channel(bias_ptr, column, channels) * rate
     return mean, rstd, scale, gain, push
 
 
 @triton.jit
 def fire(
-    x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, spike_ptr, total, channels, eps,
+    x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, add_ptr, residual_ptr, rate_ptr, spike_ptr,
+    total, channels, eps,
     TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     SOFT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the spikes of one tile; STATIC: the same current at every step, read once."""
     _, column, offset, inside = index_tile(tl.program_id(0) * ROWS, total, channels, ROWS, WIDTH)
+    rate, leak = _rates(rate_ptr, GAIN, LEAK)
     mean, _, _, gain, push = _norm(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, NORM
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, rate, leak, REST, NORM
     )
     xs = load_steps(x_ptr, offset, inside, total, 1 if STATIC else TIME)
+    if add_ptr is not None:
+        adds = load_steps(add_ptr, offset, inside, total, TIME)
+    if residual_ptr is not None:
+        residuals = load_steps(residual_ptr, offset, inside, total, TIME)
     u = tl.full((ROWS, WIDTH), REST, tl.float32)
     for t in tl.static_range(TIME):
-        m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, NORM)
+        m = _charge(u, xs[0 if STATIC else t], mean, gain, push, leak, NORM)
+        if add_ptr is not None:
+            m += adds[t].to(tl.float32) * rate
         u = _reset(m, THRESHOLD, REST, SOFT)
-        spike = tl.where(m >= THRESHOLD, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
-        tl.store(spike_ptr + t * tl.cast(total, tl.int64) + offset, spike, mask=inside)
+        spike = tl.where(m >= THRESHOLD, 1.0, 0.0)
+        if residual_ptr is not None:
+            spike += residuals[t].to(tl.float32)
+        here = spike_ptr + t * tl.cast(total, tl.int64) + offset
+        tl.store(here, spike.to(spike_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def fire_and_pool(
-    x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, spike_ptr, winner_ptr,
+    x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, rate_ptr, spike_ptr, winner_ptr,
     total, pooled_total, channels, height, width, eps,
-    TIME: tl.constexpr, STATIC: tl.constexpr, LEAK: tl.constexpr,
+    TIME: tl.constexpr, STATIC: tl.constexpr, HALF: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     SOFT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the spikes of 2x2 windows and, in two bits per time step, which neuron won.
 
     The first neuron that fires wins, row by row; in a silent window the first one does. Time step t
-    has bit t (right column) and bit 16 + t (lower row) of an int32: at most 16 time steps. The twin
-    is `torch.nn.MaxPool2d(2)` after the neurons.
+    has bit t (right column) and bit HALF + t (lower row): of an int32 for up to 16 time steps, else
+    of an int64. The twin is `torch.nn.MaxPool2d(2)` after the neurons.
     """
     row, column, offset, inside = index_tile(
         tl.program_id(0) * ROWS, pooled_total, channels, ROWS, WIDTH
     )
+    rate, leak = _rates(rate_ptr, GAIN, LEAK)
     mean, _, _, gain, push = _norm(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, True
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, rate, leak, REST, True
     )
     image, h, w = locate(row, height // 2, width // 2)
     corner = ((image * height + h * 2) * width + w * 2).to(tl.int64)
-    winner = tl.zeros((ROWS, WIDTH), tl.int32)
-    fired = tl.zeros((ROWS, WIDTH), tl.int32)
+    winner = tl.zeros((ROWS, WIDTH), winner_ptr.dtype.element_ty)
+    fired = tl.zeros((ROWS, WIDTH), winner_ptr.dtype.element_ty)
     for k in tl.static_range(4):
         source = (corner + (k // 2) * width + k % 2)[:, None] * channels + column[None, :]
         xs = load_steps(x_ptr, source, inside, total, 1 if STATIC else TIME)
         u = tl.full((ROWS, WIDTH), REST, tl.float32)
-        spikes = tl.zeros((ROWS, WIDTH), tl.int32)
+        spikes = tl.zeros((ROWS, WIDTH), winner_ptr.dtype.element_ty)
         for t in tl.static_range(TIME):
-            m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, True)
+            m = _charge(u, xs[0 if STATIC else t], mean, gain, push, leak, True)
             u = _reset(m, THRESHOLD, REST, SOFT)
-            spikes |= tl.where(m >= THRESHOLD, 1 << t, 0)
-        winner |= (spikes & ~fired) * (k % 2 + (k // 2 << 16))
+            spikes |= (m >= THRESHOLD).to(winner_ptr.dtype.element_ty) << t
+        winner |= (spikes & ~fired) * (k % 2 + (k // 2 << HALF))
         fired |= spikes
     tl.store(winner_ptr + offset, winner, mask=inside)
     for t in tl.static_range(TIME):
-        spike = tl.where((fired & (1 << t)) != 0, 1.0, 0.0).to(spike_ptr.dtype.element_ty)
+        spike = ((fired >> t) & 1).to(tl.float32).to(spike_ptr.dtype.element_ty)
         tl.store(spike_ptr + t * tl.cast(pooled_total, tl.int64) + offset, spike, mask=inside)
 
 
@@ -136,10 +161,11 @@ def _through(carry, x, mean, gain, level, slope, BATCH: tl.constexpr):
 
 @triton.jit(do_not_specialize=["programs", "rounds", "count"])
 def fire_backward(
-    grad_ptr, winner_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, sum_ptr, part_ptr, dx_ptr,
-    total, pooled_total, rows, channels, height, width, programs, rounds, count, eps,
-    TIME: tl.constexpr, STATIC: tl.constexpr, NORM: tl.constexpr, POOL: tl.constexpr,
-    REDUCE: tl.constexpr, BATCH: tl.constexpr, LEAK: tl.constexpr,
+    grad_ptr, winner_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, add_ptr, rate_ptr,
+    sum_ptr, part_ptr, dx_ptr, dadd_ptr, total, pooled_total, rows, channels, height, width,
+    programs, rounds, count, eps,
+    TIME: tl.constexpr, STATIC: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    POOL: tl.constexpr, REDUCE: tl.constexpr, BATCH: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
     SOFT: tl.constexpr, SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -148,14 +174,17 @@ def fire_backward(
     With y = BatchNorm(x), d = x - mean, n rows: REDUCE writes ``sum dy`` and ``sum dy d`` of each
     program as ``[2, programs, channels]``; otherwise `sum_ptr` holds them merged, and
     ``dx = weight rstd (dy - sum dy / n - d rstd^2 sum dy d / n)``, without the sums if not BATCH.
+    What is added to the currents gets ``dy``. A learnt rate r gets
+    ``sum a (I - (u - rest)) = sum a (m - u) / r``, the third of the sums.
 
     With POOL a row is a 2x2 window, whose gradient is read once for its four neurons. Windows cut
     off by the edge of the image have no gradient, but their neurons get that of the sums. The twin
     is autograd through the layers in plain torch.
     """
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    rate, leak = _rates(rate_ptr, GAIN, LEAK)
     mean, rstd, scale, gain, push = _norm(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, GAIN, LEAK, REST, NORM
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, column, channels, eps, rate, leak, REST, NORM
     )
     level, slope = 0.0, 0.0
     if NORM and BATCH and not REDUCE:
@@ -164,11 +193,12 @@ def fire_backward(
     first = tl.program_id(0)
     sum_dy = tl.zeros((ROWS, WIDTH), tl.float32)
     sum_dyd = tl.zeros((ROWS, WIDTH), tl.float32)
+    sum_rate = tl.zeros((ROWS, WIDTH), tl.float32)
     i = 0
     while i < rounds:
         first_row = (first + i * programs) * ROWS
         row, _, offset, inside = index_tile(first_row, total, channels, ROWS, WIDTH)
-        winner = tl.zeros((ROWS, WIDTH), tl.int32)
+        winner = tl.zeros((ROWS, WIDTH), winner_ptr.dtype.element_ty)
         image, h, w = row, row, row
         if POOL:
             image, h, w = locate(row, (height + 1) // 2, (width + 1) // 2)
@@ -187,12 +217,16 @@ def fire_backward(
                 offset = position[:, None] * channels + column[None, :]
                 inside = (row < rows) & (down < height) & (right < width)
                 inside = inside[:, None] & (column < channels)[None, :]
-                won = ~((winner ^ -(k % 2)) | ((winner >> 16) ^ -(k // 2)))
+                won = ~((winner ^ -(k % 2)) | ((winner >> HALF) ^ -(k // 2)))
             xs = load_steps(x_ptr, offset, inside, total, 1 if STATIC else TIME)
+            if add_ptr is not None:
+                adds = load_steps(add_ptr, offset, inside, total, TIME)
             u = tl.full((ROWS, WIDTH), REST, tl.float32)
             ms = ()
             for t in tl.static_range(TIME):
-                m = _charge(u, xs[0 if STATIC else t], mean, gain, push, LEAK, NORM)
+                m = _charge(u, xs[0 if STATIC else t], mean, gain, push, leak, NORM)
+                if add_ptr is not None:
+                    m += adds[t].to(tl.float32) * rate
                 u = _reset(m, THRESHOLD, REST, SOFT)
                 ms = ms + (m,)
             carry = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -200,11 +234,17 @@ def fire_backward(
             for t in tl.static_range(TIME - 1, -1, -1):
                 g = gs[t].to(tl.float32)
                 if POOL:
-                    g = tl.where((won & (1 << t)) != 0, g, 0.0)
-                carry = carry * LEAK
+                    g = tl.where(((won >> t) & 1) != 0, g, 0.0)
+                carry = carry * leak
                 if not SOFT:
                     carry = tl.where(ms[t] >= THRESHOLD, 0.0, carry)
                 carry += g * _derivative(ms[t], THRESHOLD, SURROGATE)
+                if REDUCE and rate_ptr is not None:
+                    before = _reset(ms[t - 1], THRESHOLD, REST, SOFT) if t > 0 else REST
+                    sum_rate += carry * (ms[t] - before)
+                if dadd_ptr is not None:
+                    here = dadd_ptr + t * tl.cast(total, tl.int64) + offset
+                    tl.store(here, (carry * rate).to(dadd_ptr.dtype.element_ty), mask=inside)
                 if STATIC:
                     static_dy += carry
                 elif REDUCE:
@@ -225,5 +265,7 @@ def fire_backward(
     if REDUCE:
         out = part_ptr + first * channels + column
         known = column < channels
-        tl.store(out, tl.sum(sum_dy, 0) * GAIN, mask=known)
-        tl.store(out + programs * channels, tl.sum(sum_dyd, 0) * GAIN, mask=known)
+        tl.store(out, tl.sum(sum_dy, 0) * rate, mask=known)
+        tl.store(out + programs * channels, tl.sum(sum_dyd, 0) * rate, mask=known)
+        if rate_ptr is not None:
+            tl.store(out + 2 * programs * channels, tl.sum(sum_rate, 0) / rate, mask=known)

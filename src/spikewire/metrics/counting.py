@@ -39,7 +39,9 @@ def measure(
 
     Works on models of spikewire, SpikingJelly, snnTorch, Norse and plain torch. Modes, neuron
     states, buffers, hooks and random number generators are left as they were. An input of a layer
-    that has only 0 and 1 is counted as spikes (`synops`), any other as analogue (`macs`).
+    that has only 0 and 1 is counted as spikes (`synops`), and so is a sum of spikes, as shortcuts
+    of residual networks make it: n spikes are n operations per synapse. Any other input is analogue
+    (`macs`).
 
     Args:
         model: The network; it needs at least one convolution or linear layer.
@@ -136,11 +138,13 @@ class _Counter:
         self.full = {n: fan_out(m, torch.ones_like(masks[n])) for n, m in layers.items()}
         self.sums = {n: dict.fromkeys(("synops", "macs", "unpruned", "dense"), 0.0) for n in layers}
         self.spikes: dict[str, tuple[Tensor, int]] = {}
+        self.fired = set[str]()  # layers of neurons that have fired since the batch began
 
     def begin_batch(self, samples: int) -> None:
         """Note the number of samples in the next forward pass."""
         self.batch = samples
         self.samples += samples
+        self.fired.clear()
 
     def register_hooks_(self, model: nn.Module, spiking: Callable[[nn.Module], bool]) -> None:
         """Register the hooks; `preserve_state` removes them."""
@@ -153,10 +157,11 @@ class _Counter:
     def count_operations(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Add one call of a synaptic layer."""
         x = inputs[0]
-        activity, frames = count_activity(module, x)
+        spikes = _are_spikes(x, len(self.fired))
+        activity, frames = count_activity(module, x, spikes)
         fan, full, sums = self.fans[name], self.full[name], self.sums[name]
         everything = count_operations(module, torch.ones_like(activity), full)
-        sums["synops" if _is_binary(x) else "macs"] += count_operations(module, activity, fan)
+        sums["synops" if spikes else "macs"] += count_operations(module, activity, fan)
         sums["unpruned"] += count_operations(module, activity, full)
         sums["dense"] += frames * everything
 
@@ -165,6 +170,7 @@ class _Counter:
         out = first_tensor(output)
         if not _is_binary(out):
             return
+        self.fired.add(name)
         leading = _leading_dims(module, out, self.batch)
         counts = out.flatten(0, leading - 1).sum(0, dtype=torch.float64)
         before, events = self.spikes.get(name, (torch.zeros_like(counts), 0))
@@ -196,6 +202,11 @@ class _Counter:
 
 def _is_binary(x: Tensor) -> bool:
     return bool(((x == 0) | (x == 1)).all())
+
+
+def _are_spikes(x: Tensor, layers: int) -> bool:
+    """Return whether x is spikes, or sums of spikes of at most so many layers."""
+    return bool(((x >= 0) & (x <= max(layers, 1)) & (x == x.round())).all())
 
 
 def _leading_dims(module: nn.Module, out: Tensor, batch: int) -> int:

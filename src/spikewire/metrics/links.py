@@ -65,11 +65,14 @@ def count_operations(module: nn.Module, activity: Tensor, fan: Tensor) -> float:
     return float(apply_weight(module, activity.double(), fan).sum())
 
 
-def count_activity(module: nn.Module, x: Tensor) -> tuple[Tensor, int]:
-    """Return how often each input was not zero over time and batch, and the number of frames."""
+def count_activity(module: nn.Module, x: Tensor, spikes: bool) -> tuple[Tensor, int]:
+    """Return the events of each input over time and batch, and the number of frames.
+
+    A sum of n spikes is n events; any other input is one where it is not zero.
+    """
     leading = x.dim() - feature_dims(module)
-    frames = x.ne(0).reshape(-1, *x.shape[leading:])
-    return frames.sum(0), len(frames)
+    frames = (x if spikes else x.ne(0)).reshape(-1, *x.shape[leading:])
+    return frames.sum(0, dtype=torch.float64), len(frames)
 
 
 def first_tensor(output: Any) -> Tensor:

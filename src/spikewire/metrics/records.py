@@ -1,7 +1,7 @@
 """Results of a measurement: costs per layer, firing rates per neuron, totals of the network.
 
 synops = sum over layers, time steps and spikes of the surviving fan-out, per sample (accumulates)
-macs   = the same for inputs other than 0 and 1, such as an image (multiply-accumulates)
+macs   = the same for inputs that are no spikes, such as an image (multiply-accumulates)
 energy = 0.9 pJ * synops + 4.6 pJ * macs (45 nm; memory access is counted separately)
 """
 
@@ -54,7 +54,7 @@ class LayerMeasure:
         weights: Number of weights.
         present: Number of weights that exist, by mask.
         synops: Accumulates: spikes times surviving fan-out.
-        macs: Multiply-accumulates: the same for inputs other than 0 and 1.
+        macs: Multiply-accumulates: the same for inputs that are neither spikes nor sums of them.
         unpruned: Operations if no weight were pruned, for the same inputs.
         dense: Operations if no weight were pruned and every input were active.
         synapses: Synapses that exist: present weights times the positions at which each is

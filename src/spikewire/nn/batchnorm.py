@@ -35,7 +35,9 @@ class BatchNormPerStep(nn.BatchNorm2d):
 
 
 def per_step(layer: nn.Module) -> nn.Module:
-    """Return a BatchNorm per time step in place of a fresh `nn.BatchNorm2d`; others as they are."""
-    if type(layer) is not nn.BatchNorm2d:
-        return layer
-    return BatchNormPerStep(layer.num_features, layer.eps, layer.momentum)
+    """Return a BatchNorm per time step in place of a fresh `nn.BatchNorm2d`, also within layers."""
+    if type(layer) is nn.BatchNorm2d:
+        return BatchNormPerStep(layer.num_features, layer.eps, layer.momentum)
+    for name, child in layer.named_children():
+        setattr(layer, name, per_step(child))
+    return layer

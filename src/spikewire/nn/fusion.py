@@ -69,15 +69,25 @@ def _is_pool(layer: nn.Module) -> bool:
     return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not layer.ceil_mode
 
 
-def run_group(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
+def run_group(
+    group: Sequence[nn.Module],
+    x: Tensor,
+    time_steps: int,
+    *,
+    add: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
     """Run a group of two or three layers as one operator.
 
-    The layers keep their parameters and buffers; running statistics move as if they had run.
+    ``residual + neurons(BatchNorm(x) + add)``, or ``pool(neurons(BatchNorm(x)))``. The layers keep
+    their parameters and buffers; running statistics move as if they had run.
 
     Args:
         group: BatchNorm2d, neurons and, if present, a 2x2 max-pool, as `find_groups` returns them.
         x: currents ``[time, batch, channels, height, width]``; time 1: the same at every step.
         time_steps: how many time steps to run.
+        add: added to the currents of the neurons, of the shape of the spikes; not with a pool.
+        residual: added to the spikes, of their shape; not with a pool.
 
     Returns:
         Spikes ``[time_steps, batch, channels, height, width]``, height and width halved by a pool.
@@ -94,6 +104,9 @@ def run_group(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
     check(len(x) in (1, time_steps), "time", len(x), f"1 or {time_steps}")
     if len(group) == 3:
         check(min(x.shape[3:]) >= 2, "images", tuple(x.shape), "2x2 or more where pooled")
+    more = [None if y is None else y.flatten(0, 1).to(x.dtype) for y in (add, residual)]
+    if more != [None, None] and len(x) < time_steps:
+        x = x.expand(time_steps, *x.shape[1:])
     images = x.flatten(0, 1)
     mean, variance = _statistics(norm, images)
     spikes, _ = ops.fire(
@@ -102,6 +115,8 @@ def run_group(group: Sequence[nn.Module], x: Tensor, time_steps: int) -> Tensor:
         variance,
         norm.weight,
         norm.bias,
+        *more,
+        neuron.rate,
         eps=norm.eps,
         batch_statistics=norm.training,
         time_steps=time_steps,

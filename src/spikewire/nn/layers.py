@@ -1,30 +1,20 @@
-"""Layers over time: `Spiking`, which runs a sequence of layers, dropout, and synapses.
+"""Layers over time: `Spiking`, which runs a sequence of layers, and synapses.
 
 An image has no time dimension. The layers before the first neuron are computed once, and their
-current is fed at every time step. Input that varies over time is ``[time, batch, ...]``. Neurons
-see ``[time, batch, ...]``, all other layers ``[time * batch, ...]``.
+current is fed at every time step. Input that varies over time is ``[time, batch, ...]``.
 """
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from spikewire.errors import check
-from spikewire.kernels import fusible
-from spikewire.nn.batchnorm import BatchNormPerStep
-from spikewire.nn.fusion import find_groups, run_group
 from spikewire.nn.neurons import Neuron
-from spikewire.nn.recurrent import LeakyIntegrator, Recurrent
+from spikewire.nn.sequence import Dropout, run, run_layers
 
+__all__ = ["Dropout", "Layers", "NeuronFactory", "Spiking", "conv", "linear"]
 Layers = dict[str, nn.Module]
 NeuronFactory = Callable[[], Neuron]
-OVER_TIME = (
-    Neuron,
-    BatchNormPerStep,
-    Recurrent,
-    LeakyIntegrator,
-)  # layers that see all time steps, in order
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -32,38 +22,9 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=False)
 
 
-def conv(inputs: int, outputs: int, size: int, padding: int) -> nn.Conv2d:
+def conv(inputs: int, outputs: int, size: int, padding: int, stride: int = 1) -> nn.Conv2d:
     """Return convolutional synapses without bias, with `size` x `size` kernels."""
-    return nn.Conv2d(inputs, outputs, size, padding=padding, bias=False)
-
-
-class Dropout(nn.Module):
-    """Dropout over ``[time, batch, ...]`` with one mask per call, kept over time.
-
-    Args:
-        p: probability of an element to be dropped, in [0, 1).
-
-    Raises:
-        SpikewireError: `p` is out of its range.
-    """
-
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        check(0 <= p < 1, "dropout", p, "in [0, 1)")
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x[t] * mask / (1 - p)`` in training, `x` in evaluation."""
-        if not self.training or self.p == 0:
-            return x
-        keep = 1 - self.p
-        # rand_like in half precision would round; bernoulli_ takes twice as long on a CPU
-        mask = torch.rand_like(x[0], dtype=torch.float32).lt_(keep).div_(keep)
-        return x * mask.to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """Show the probability."""
-        return f"p={self.p}"
+    return nn.Conv2d(inputs, outputs, size, stride, padding, bias=False)
 
 
 class Spiking(nn.Sequential):
@@ -120,8 +81,7 @@ class Spiking(nn.Sequential):
             shape, batch = tuple(images.shape), "time, batch" if self.temporal else "batch"
             fits = tuple(x.shape[2:]) == self.input_shape
             check(fits, "images", shape, f"[{batch}, *{self.input_shape}]")
-        for layer, *more in find_groups(self, fusible(x, steps)):
-            x = run_group([layer, *more], x, steps) if more else self.advance(layer, x)
+        x = run_layers(self, x, steps)
         return x.expand(steps, *x.shape[1:])
 
     def advance(self, layer: nn.Module, x: Tensor) -> Tensor:
@@ -129,14 +89,10 @@ class Spiking(nn.Sequential):
 
         Args:
             layer: one of the network's layers.
-            x: its input ``[time, batch, ...]``, where time is 1 up to the first neuron or
-                `BatchNormPerStep`, unless the network is temporal.
+            x: its input ``[time, batch, ...]``, where time is 1 up to the first layer that sees
+                all time steps, unless the network is temporal.
 
         Returns:
             Its output ``[time, batch, ...]``; time is `time_steps` from there on.
         """
-        if isinstance(layer, OVER_TIME):
-            return layer(x if self.temporal else x.expand(self.time_steps, *x.shape[1:]))
-        if isinstance(layer, Dropout):
-            return layer(x)
-        return layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return run((layer,), x, len(x) if self.temporal else self.time_steps)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spikewire.errors import check
-from spikewire.nn.neurons import Neuron, NeuronConstants, fire_, step
+from spikewire.nn.membrane import NeuronConstants, fire_
+from spikewire.nn.neurons import PLIF, Neuron, step
 from spikewire.nn.surrogates import SURROGATES
 
 
@@ -54,6 +55,9 @@ class Recurrent(nn.Module):
         neurons: how many neurons the layer has.
         neuron: neurons whose constants to use; None: `LIF` with its defaults.
 
+    Raises:
+        SpikewireError: the neurons learn their time constant.
+
     Example:
         >>> Recurrent(40, LIF(tau=8.0))(torch.rand(256, 16, 40)).shape  # time, batch, neurons
         torch.Size([256, 16, 40])
@@ -61,6 +65,8 @@ class Recurrent(nn.Module):
 
     def __init__(self, neurons: int, neuron: Neuron | None = None) -> None:
         super().__init__()
+        fixed = not isinstance(neuron, PLIF)
+        check(fixed, "neuron", type(neuron).__name__, "one with a fixed tau in a recurrent layer")
         self.synapses = nn.Linear(neurons, neurons, bias=False)
         self.cell = Cell(neuron.constants if neuron else NeuronConstants())
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FRAMES = 256  # frames of a layer's input that are counted per step, evenly spaced
 COUNTED = 256  # steps of a run in which spikes are counted, at least
 SELDOM = 16  # steps between two of them, at most
+MOST = 64  # spikes that shortcuts may add to one number
 KEPT = 0.9  # weight of the past in the running mean, at every step that is counted
 GAP = 255  # positions that one byte of a packed file can skip
 HEADER = (460, 480, 60)  # bytes of a packed file's header: alone, per layer, per bias
@@ -94,11 +95,11 @@ class SynOps(Meter):
 
     Spikes are counted in the forward passes of training, in evenly spaced frames, at one of up to
     16 steps, and averaged over images: ``sums <- 0.9 sums + those of a step``. A spike that dropout
-    has scaled counts as its value, so that the mean is that of the network without dropout. A layer
-    whose inputs have more than one value other than 0, such as an image, makes no synaptic
-    operations but multiply-accumulates: it costs nothing here. A network with an attribute
-    `time_steps` that is trained with fewer of them than it was attached with is counted as if it
-    had all.
+    has scaled counts as its value, so that the mean is that of the network without dropout, and a
+    sum of n spikes, as shortcuts make it, counts as n. A layer with other inputs, such as an image
+    or averages, makes no synaptic operations but multiply-accumulates: it costs nothing here. A
+    network with an attribute `time_steps` that is trained with fewer of them than it was attached
+    with is counted as if it had all.
 
     Args:
         pruner: the pruner; the sums are in its `memory`, costs in ``layer.state["cost"]``.
@@ -126,6 +127,7 @@ class SynOps(Meter):
         self.parts = dict(zip(names, self._split(self.pending), strict=True))
         pruner.memory["activity"] = torch.zeros_like(self.pending)
         self.batch = 0
+        self.first = True  # whether the next layer is the first of a forward pass
         self.interval = min(SELDOM, max(1, pruner.total_steps // COUNTED))
         self.resume()
         self.hooks.handles.append(model.register_forward_pre_hook(_BatchHook(self)))
@@ -139,7 +141,7 @@ class SynOps(Meter):
 
     def begin(self, images: Tensor) -> None:
         """Note how many images the model is given."""
-        self.batch = len(images)
+        self.batch, self.first = len(images), True
         self.pending[-1] += self.batch
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
@@ -149,7 +151,10 @@ class SynOps(Meter):
         features = 1 if layer.weight.dim() == 2 else layer.weight.dim() - 1
         frames = inputs.reshape(-1, *inputs.shape[inputs.dim() - features :])
         some = frames[:: max(1, len(frames) // FRAMES)]
-        analogue = ((some != 0) & (some != some.amax())).any()
+        analogue = _more_than_one_value(some)
+        if not self.first:  # no image: it may be a sum of spikes
+            analogue &= ~_are_sums(some)
+        self.first = False
         uses = uses_per_weight(module, some.sum(0, dtype=torch.float32).double())
         scale = len(frames) / len(some)
         if self.time_steps and len(frames) == self.batch * self.model.time_steps:
@@ -177,6 +182,24 @@ class SynOps(Meter):
     def fraction(self, target: float, dense: Tensor) -> Tensor:
         """Return the target as a fraction of the dense network's operations."""
         return (target / dense.clamp(min=1e-9)).clamp(max=1.0)
+
+
+def _more_than_one_value(x: Tensor) -> Tensor:
+    """Return whether inputs have more than one value other than 0, as a 0-d tensor."""
+    return ((x != 0) & (x != x.amax())).any()
+
+
+def _are_sums(x: Tensor) -> Tensor:
+    """Return whether inputs are sums of spikes, which dropout may have scaled up.
+
+    They are whole multiples of the least of them, up to rounding in half precision; averages of
+    spikes have a least one below 1.
+    """
+    wide = x.float()
+    least = torch.where(wide == 0, torch.inf, wide).amin()
+    counts = wide / least
+    whole = (counts - counts.round()).abs() < 0.02 * counts.abs().clamp(min=1.0)
+    return (whole & (counts >= 0) & (counts <= MOST)).all() & (least > 0.99)
 
 
 class _BatchHook:

@@ -116,6 +116,7 @@ def _named_model(config: Config, data: AnyDataset) -> Spiking:
         input_shape=data.shape,
         classes=len(data.classes),
         hidden=config.hidden,
+        width=config.width,
         temporal=data.temporal,
     )
     wanted = (*(model.input_shape or ()), model.classes)

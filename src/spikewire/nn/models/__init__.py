@@ -10,7 +10,7 @@ from torch import nn
 from spikewire.errors import check, check_word
 from spikewire.nn.batchnorm import BATCHNORMS, per_step
 from spikewire.nn.layers import Layers, Spiking
-from spikewire.nn.models import cifar10_conv, lenet5, mlp, recurrent
+from spikewire.nn.models import cifar10_conv, dpap, lenet5, mlp, recurrent, resnet, vgg
 from spikewire.nn.neurons import NEURONS, Neuron
 from spikewire.nn.recurrent import LeakyIntegrator
 
@@ -22,11 +22,14 @@ class Model(NamedTuple):
 
     Args:
         layers: function of (neuron factory, dropout probability) that returns the layers by name;
-            for a network of any size, of (inputs, hidden, neuron factory, dropout, classes).
+            for a network of any size, of (inputs, hidden, neuron factory, dropout, classes); for a
+            scalable one, of (input shape, classes, width, neuron factory, dropout).
         input_shape: shape of the images it takes, without the batch; None: any.
         classes: number of classes; for a network of any size, not used.
         dropout: published dropout probability.
         hidden: hidden neurons of a network of any size, where no other number is given.
+        scalable: whether it also takes other shapes of images and numbers of classes than its own,
+            and a width, which multiplies its numbers of channels.
     """
 
     layers: Callable[..., Layers]
@@ -34,6 +37,7 @@ class Model(NamedTuple):
     classes: int = 10
     dropout: float = 0.0
     hidden: int = 0
+    scalable: bool = False
 
 
 MODELS = {
@@ -48,6 +52,15 @@ MODELS = {
     "lenet5": Model(lenet5.make_layers, (1, 28, 28)),
     "mlp": Model(mlp.make_layers, None, hidden=256),
     "recurrent": Model(recurrent.make_layers, None, hidden=128),
+    "vgg11": Model(partial(vgg.make_layers, vgg.VGG11, nn.MaxPool2d), (3, 32, 32), scalable=True),
+    "vgg16": Model(partial(vgg.make_layers, vgg.VGG16, nn.MaxPool2d), (3, 32, 32), scalable=True),
+    "vggsnn": Model(partial(vgg.make_layers, vgg.VGGSNN, nn.AvgPool2d), (2, 48, 48), scalable=True),
+    "dpap": Model(dpap.make_layers, (3, 32, 32), scalable=True),
+    "sew-resnet18": Model(resnet.sew_resnet18, (3, 32, 32), scalable=True),
+    "sew-resnet18-imagenet": Model(
+        resnet.sew_resnet18_imagenet, (3, 224, 224), 1000, scalable=True
+    ),
+    "resnet19": Model(resnet.resnet19, (3, 32, 32), scalable=True),
 }
 READOUTS = ("spikes", "current", "leaky")
 
@@ -67,6 +80,7 @@ def build(
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
     hidden: int = 0,
+    width: float = 1.0,
     temporal: bool = False,
 ) -> Spiking:
     """Return a network by name, with PyTorch's default initial weights.
@@ -76,17 +90,20 @@ def build(
         time_steps: how many time steps it runs, at least 1.
         readout: "spikes"; "current" to leave out the last neurons; "leaky" to replace them by
             leaky integrators of the same `tau`, which do not fire.
-        neuron: "lif" or "if".
-        tau: membrane time constant in time steps, at least 1; used by "lif" only.
+        neuron: "lif", "if", or "plif", which learns its time constant.
+        tau: membrane time constant in time steps, at least 1; not used by "if", and the first
+            value, above 1, for "plif".
         threshold: membrane potential at which a neuron fires, above 0.
         surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.
         reset: "hard" (to 0) or "soft" (lowered by `threshold`).
         dropout: probability in [0, 1); None: the network's published value.
         batchnorm: "joint": statistics over all time steps; "per-step": each time step its own, as
             in a network that runs step by step.
-        input_shape: shape of the input, for "mlp" and "recurrent", which take any.
-        classes: number of classes, for "mlp" and "recurrent".
+        input_shape: shape of the input, for "mlp" and "recurrent", which take any, and for the
+            scalable networks (VGG, ResNet, DPAP) if it is not their own.
+        classes: number of classes, for the same networks.
         hidden: hidden neurons of "mlp" and "recurrent"; 0: their own number.
+        width: factor on the numbers of channels of the scalable networks.
         temporal: whether the input varies over time, ``[time, batch, *input_shape]``.
 
     Returns:
@@ -107,7 +124,8 @@ def build(
     check(time_steps >= 1, "time_steps", time_steps, "at least 1")
     model = MODELS[name]
     constants = {"threshold": threshold, "surrogate": surrogate, "reset": reset}
-    factory = partial(NEURONS[neuron], **constants, **({"tau": tau} if neuron == "lif" else {}))
+    check(width == 1 or model.scalable, "width", width, f"1 for {name!r}, which has its own sizes")
+    factory = partial(NEURONS[neuron], **constants, **({} if neuron == "if" else {"tau": tau}))
     dropout = model.dropout if dropout is None else dropout
     if model.input_shape is None:
         check(input_shape is not None, "input_shape", None, f"given for {name!r}")
@@ -116,8 +134,10 @@ def build(
         layers = model.layers(size, hidden or model.hidden, factory, dropout, classes)
     else:
         check(not hidden, "hidden", hidden, f"0 for {name!r}, which has its own number")
-        input_shape, classes = model.input_shape, model.classes
-        layers = model.layers(factory, dropout)
+        shape = (input_shape if model.scalable else None) or model.input_shape
+        classes = (classes if model.scalable else None) or model.classes
+        sizes = (shape, classes, width) if model.scalable else ()
+        input_shape, layers = shape, model.layers(*sizes, factory, dropout)
     if batchnorm == "per-step":
         layers = {key: per_step(layer) for key, layer in layers.items()}
     return Spiking(
