@@ -394,7 +394,7 @@ def test_units_exclude_each_other_and_what_decides_instead_of_a_target():
 
 
 def test_sums_of_spikes_cost_as_many_operations_as_measure_counts():
-    """Behind a shortcut inputs are 0, 1 and 2; without dropout a step counts what `measure` does."""
+    """Behind a shortcut inputs are 0, 1 and 2; a step counts what `measure` does."""
     torch.manual_seed(0)
     block = Residual({"conv": conv(6, 6, 3, padding=1), "lif": LIF(tau=1.0, threshold=0.2)})
     last = nn.Conv2d(6, 4, 3, stride=2, padding=1, bias=False)
