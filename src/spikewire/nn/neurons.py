@@ -263,7 +263,7 @@ class PLIF(Neuron):
 
     @tau.setter
     def tau(self, value: float) -> None:
-        if "_parameters" in vars(self) and "w" in self._parameters:
+        if hasattr(self, "w"):  # not while the base class is set up
             with torch.no_grad():
                 self.w.fill_(-math.log(value - 1))
 
