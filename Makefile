@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all docs pages test-gpu lint format wheel clean
+.PHONY: demo test test-all docs pages notebooks test-gpu lint format wheel clean
 
 demo: .venv/core
 	@echo "training three networks on the embedded digits (about a minute) ..."
@@ -55,6 +55,9 @@ pages: .venv/core
 	@echo "installing the tools for the documentation into .venv (once) ..."
 	@$(PIP) -e ".[docs]"
 	@touch $@
+
+notebooks: .venv/dev
+	$(BIN)/python examples/notebooks/run.py
 
 wheel: .venv/core
 	@echo "building the wheel into dist ..."

@@ -24,14 +24,18 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *DOCS,
     ROOT / "results" / "README.md",
+    *sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")),
 ]
+NOTEBOOK = runpy.run_path(str(ROOT / "docs" / "site" / "notebooks.py"))["to_markdown"]
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`spikewire ([^`]+)`")
 
 
 def text(page):
-    return page.read_text("utf-8")
+    """Return a page as Markdown; of a notebook, its text and code."""
+    content = page.read_text("utf-8")
+    return NOTEBOOK(content) if page.suffix == ".ipynb" else content
 
 
 def without_code(page):

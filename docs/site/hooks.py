@@ -65,7 +65,7 @@ def equation(source: str, *_: Any, **__: Any) -> str:
 def navigation() -> Iterator[dict[str, list[Any]]]:
     """Yield the sections of docs/README.md with their pages."""
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
-    for title, lines in re.findall(r"^(\S.*):\n\n((?:- .*\n)+)", index, re.MULTILINE):
+    for title, lines in re.findall(r"^(\w[^,:\n]*).*:\n\n((?:- .*\n)+)", index, re.MULTILINE):
         links = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)", lines, re.MULTILINE)
         yield {title: [entry(page_of(posixpath.join("docs", link))) for link in links]}
 
