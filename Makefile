@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all docs pages notebooks test-gpu lint format wheel clean
+.PHONY: demo figures test test-all docs pages notebooks test-gpu lint format wheel clean
 
 demo: .venv/core
 	@echo "training three networks on the embedded digits (about a minute) ..."
@@ -12,6 +12,9 @@ demo: .venv/core
 	$(BIN)/spikewire train
 	$(BIN)/spikewire train --method budget --connectivity 0.05
 	$(BIN)/spikewire report runs -o runs/report.html
+
+figures: .venv/core
+	$(BIN)/spikewire figures --results results --kinds svg --out docs/figures
 
 test: .venv/dev
 	$(PYTEST) -m "not slow and not gpu"

@@ -168,8 +168,9 @@ def summary(folder: Path) -> None:
             spread = f" ± {stdev(accuracies):.2f}" if len(rows) > 1 else ""
             reached = mean_measured(rows, "synapses_reached")
             alive = mean_measured(rows, "synapses_alive", "synapse_connectivity")
-            synops = fmean(row["measured"]["synops"] for row in rows) / 1e6
-            seconds = fmean(row["seconds"] for row in rows)
+            whole = [row for row in rows if "measured" in row]  # others have only an accuracy
+            synops = fmean(row["measured"]["synops"] for row in whole) / 1e6
+            seconds = fmean(row["seconds"] for row in whole)
             print(
                 f"{point.label:>16}{fmean(row['connectivity'] for row in rows):>10.3%}"
                 f"{f'{fmean(accuracies):.2f}{spread}':>16}{len(rows):>3}"
@@ -179,7 +180,8 @@ def summary(folder: Path) -> None:
 
 def mean_measured(rows: list[dict[str, Any]], *names: str) -> str:
     """Return the mean of a measured fraction, in %; files before a change have its older name."""
-    found = [row["measured"][name] for row in rows for name in names if name in row["measured"]]
+    measured = [row.get("measured", {}) for row in rows]
+    found = [row[name] for row in measured for name in names if name in row]
     return f"{fmean(found):.2%}" if found else "–"
 
 

@@ -45,8 +45,8 @@ def add(run: Path, *, name: str | None, values: str, out: Path, data_dir: str | 
             has another accuracy than the trained model.
     """
     found = load_run(run)
-    if found.config is None or not found.history:
-        raise SpikewireError(f"{run}: is not a finished run")
+    if found.state != "finished" or found.config is None:
+        raise SpikewireError(f"{run}: is not a finished run {found.problem}".strip())
     name = name or f"{found.config.dataset_name}-{short_percent(found.last['connectivity'])}"
     make_folder(out)
     path = network_path(name, out)

@@ -3,14 +3,19 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from spikewire.cli.flags import Parser, number, whole
 from spikewire.cli.show import print_line
 from spikewire.config import resolve
-from spikewire.errors import SpikewireError, check_word, unknown
+from spikewire.errors import SpikewireError, check, check_word, unknown
 from spikewire.files import io_errors, make_folder
 from spikewire.text import percent
 
+if TYPE_CHECKING:
+    from spikewire.report import Plot
+
+KINDS = ("svg", "png", "pdf")  # those of `spikewire.report`
 RUNS_HELP = "run directories, or folders that contain them"
 UNITS = ("connectivity", "synapses", "synops", "bytes")  # those of `spikewire.pruning`
 WIDTH_HELP = "width of the figures, such as 3.3 for one column of a paper (5.4)"
@@ -58,21 +63,37 @@ def figures(arguments: Sequence[str]) -> None:
         action="store_true",
         help="the figures of the paper; without RUN, small runs are trained first",
     )
+    parser.add_argument("--results", metavar="DIR", help="draw from JSON files of results instead")
     parser.add_argument("--unit", default="connectivity", metavar="X", help=UNIT_HELP)
     parser.add_argument("--width", metavar="INCHES", help=WIDTH_HELP)
+    parser.add_argument("--kinds", metavar="X,Y", help=f"files to write ({','.join(KINDS)})")
     given = parser.read(arguments)
     check_word("--unit", given["unit"], UNITS)
     width = number("--width", given["width"]) if given["width"] else None
-    runs, out = given["runs"], given["out"]
-    if not runs and not given["paper"]:
-        raise SpikewireError("RUN: is missing; name run directories, or use --paper to train some")
-    from spikewire.report import check_width, find, plot_all, plot_paper, save_figures
+    kinds = given["kinds"].split(",") if given["kinds"] is not None else KINDS
+    for kind in kinds:
+        check_word("--kinds", kind, KINDS)
+    from spikewire.report import check_width, save_figures
 
     check_width(width, "--width")
-    found = find(runs or [train_paper_runs(f"{out}/runs")])
-    plots = plot_paper(found) if given["paper"] else plot_all(found, given["unit"])
-    for path in save_figures(plots, out, width=width):
+    for path in save_figures(choose_plots(given), given["out"], width=width, kinds=kinds):
         print_line(path)
+
+
+def choose_plots(given: dict[str, Any]) -> "list[Plot]":
+    """Return the figures that the flags of `spikewire figures` name."""
+    from spikewire.report import find, plot_all, plot_paper, plot_results
+
+    runs, paper, results, out = (given[key] for key in ("runs", "paper", "results", "out"))
+    if results is not None:
+        check(not runs and not paper, "--results", results, "given without RUN and --paper")
+        return plot_results(results)
+    if not runs and not paper:
+        raise SpikewireError(
+            "RUN: is missing; name run directories, or use --paper to train some, or --results DIR"
+        )
+    found = find(runs or [train_paper_runs(f"{out}/runs")])
+    return plot_paper(found) if paper else plot_all(found, given["unit"])
 
 
 def train_paper_runs(folder: str) -> str:

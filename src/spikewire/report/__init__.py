@@ -1,11 +1,12 @@
-"""Figures and one self-contained page, from run directories only."""
+"""Figures and one self-contained page, from run directories, and figures from recorded results."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from spikewire.errors import unknown
 from spikewire.files import atomic_write, io_errors, make_folder
 from spikewire.report import markdown, page
+from spikewire.report.comparison import plot_results
 from spikewire.report.figures import FIGURES, plot_all
 from spikewire.report.frontier import plot_frontier
 from spikewire.report.paper import plot_paper
@@ -21,11 +22,13 @@ FILES = (  # of each figure: theme, end of its name, kind
     (DARK, "-dark", "svg"),
     (DARK, "-dark", "png"),
 )
+KINDS = tuple(dict.fromkeys(kind for _, _, kind in FILES))
 
 __all__ = [
     "DARK",
     "FIGURES",
     "FORMATS",
+    "KINDS",
     "LIGHT",
     "Plot",
     "Run",
@@ -38,6 +41,7 @@ __all__ = [
     "plot_all",
     "plot_frontier",
     "plot_paper",
+    "plot_results",
     "render",
     "save_figures",
     "write",
@@ -85,7 +89,11 @@ def write(
 
 
 def save_figures(
-    plots: Iterable[Plot], out: str | Path, *, width: float | None = None
+    plots: Iterable[Plot],
+    out: str | Path,
+    *,
+    width: float | None = None,
+    kinds: Sequence[str] = KINDS,
 ) -> list[Path]:
     """Write figures as SVG, PNG and PDF; SVG and PNG also in a dark version.
 
@@ -93,9 +101,10 @@ def save_figures(
         plots: Figures, as returned by `plot_all` or `plot_paper`.
         out: The folder; it is created if necessary. Files are named after `Plot.key`.
         width: Width in inches, such as 3.3 for one column of a paper; None: 5.4.
+        kinds: Which of ``"svg"``, ``"png"`` and ``"pdf"`` to write.
 
     Returns:
-        The paths of the light SVG files.
+        The paths of the light files of the first kind.
 
     Raises:
         SpikewireError: A file cannot be written, or the width is not in [2, 20].
@@ -109,7 +118,8 @@ def save_figures(
         make_folder(folder)
         for plot in plots:
             for theme, suffix, kind in FILES:
-                with atomic_write(folder / f"{plot.key}{suffix}.{kind}") as file:
-                    file.write(render(plot, theme, kind, width=width))
-            written.append(folder / f"{plot.key}.svg")
+                if kind in kinds:
+                    with atomic_write(folder / f"{plot.key}{suffix}.{kind}") as file:
+                        file.write(render(plot, theme, kind, width=width))
+            written.append(folder / f"{plot.key}.{kinds[0]}")
     return written

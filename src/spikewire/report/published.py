@@ -35,3 +35,33 @@ PUBLISHED: dict[str, dict[str, Points]] = {
 }
 
 DENSE: dict[str, float] = {"mnist": 98.92, "cifar10": 92.84}
+
+# The same results in other units, where they are known. UPR: synapses reached from the input, and
+# operations per image. STDS: synapses counted from the layer densities in its logs, dead paths not
+# removed, so at most as many are reached.
+AT_MOST = " (at most)"
+IN_UNIT: dict[str, dict[str, dict[str, Points]]] = {
+    "synapses": {
+        "cifar10": {
+            "UPR": [(1.16, 92.05), (0.63, 90.65)],
+            f"STDS{AT_MOST}": [(5.4, 92.49), (3.0, 91.64), (1.4, 90.21)],
+        },
+    },
+    "synops": {"cifar10": {"UPR": [(16.5e6, 92.05), (8.5e6, 90.65)]}},
+}
+
+
+def published_in(unit: str, dataset: str) -> dict[str, Points]:
+    """Return the published results whose x is really in a unit.
+
+    Args:
+        unit: ``"connectivity"``, ``"synapses"`` or ``"synops"``.
+        dataset: Name of the data set.
+
+    Returns:
+        Points by the name of the method; fractions are in %.
+    """
+    if unit != "connectivity":
+        return IN_UNIT.get(unit, {}).get(dataset, {})
+    found = PUBLISHED.get(dataset, {})
+    return {name: points for name, points in found.items() if "synapses" not in name}

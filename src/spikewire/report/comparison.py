@@ -1,0 +1,143 @@
+"""Figures of recorded results next to published ones: accuracy against weights and synapses."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from spikewire.report.axes import set_log_scale
+from spikewire.report.marks import set_mark
+from spikewire.report.plot import Plot
+from spikewire.report.published import AT_MOST, DENSE, PUBLISHED, Points, published_in
+from spikewire.report.results import Result, read_results
+from spikewire.report.style import MARKERS, Theme, style_of
+
+PANELS = {"connectivity": "weights, %", "synapses": "synapses, %"}
+BELOW, ABOVE = 3.0, 0.4  # points of accuracy that are shown below our lowest and above the highest
+INSIDE = 8  # lines that a legend inside the axes may have
+PANEL, LEGEND, HEIGHT, HIGH = 4.3, 2.6, 3.7, 4.8  # inches; high beside a legend outside
+ARROW = 1.25  # factor of x
+
+
+def plot_results(folder: str | Path) -> list[Plot]:
+    """Return one figure per data set that has published results to compare with.
+
+    Args:
+        folder: See `read_results`.
+
+    Returns:
+        The figures: accuracy against weights, and against synapses where both sides are known.
+
+    Raises:
+        SpikewireError: A file is damaged, or there is no result.
+
+    Example:
+        >>> save_figures(plot_results("results"), "docs/figures")
+    """
+    results = read_results(folder)
+    names = dict.fromkeys(result.dataset for result in results)
+    return [_plot([x for x in results if x.dataset == name]) for name in names if name in DENSE]
+
+
+def _plot(results: Sequence[Result]) -> Plot:
+    dataset = results[0].dataset
+    panels = [unit for unit in PANELS if _lines(results, unit) and published_in(unit, dataset)]
+    outside = len(_lines(results, panels[0])) + len(_published(results, panels[0])) >= INSIDE
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, unit in zip(all_axes, panels, strict=True):
+            _draw_panel(axes, results, unit, theme)
+            place = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
+            axes.legend(**(place if outside else {"loc": "lower right"}))
+        all_axes[0].set_ylabel(f"test accuracy on {dataset}, %")
+
+    caption = (
+        "Accuracy after the last epoch against the weights, and the synapses, that a network has; "
+        "bars are standard deviations over seeds, hollow grey markers published results. An arrow "
+        "marks a bound: ours counts synapses on a path to the output, of which there are fewer "
+        "than are reached from the input."
+    )
+    size = (PANEL * len(panels) + LEGEND * outside, HIGH if outside else HEIGHT)
+    rows = [asdict(result) for result in results]
+    return Plot(f"results-{dataset}", f"Results on {dataset}", caption, draw, rows, size)
+
+
+def _lines(results: Sequence[Result], unit: str) -> dict[str, list[Result]]:
+    """Return our points per line; a single point of a method that also has a line is left out."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        if getattr(result, unit) and result.method != "dense":
+            found.setdefault(result.line, []).append(result)
+    longest: dict[str, int] = {}
+    for points in found.values():
+        longest[points[0].method] = max(len(points), longest.get(points[0].method, 0))
+    return {
+        line: sorted(points, key=lambda point: getattr(point, unit))
+        for line, points in found.items()
+        if len(points) > 1 or longest[points[0].method] == 1
+    }
+
+
+def _published(results: Sequence[Result], unit: str) -> dict[str, Points]:
+    """Return the published results, without series of which less than half can be shown."""
+    low = min(result.accuracy for result in results) - BELOW
+    found = published_in(unit, results[0].dataset)
+    return {
+        name: points
+        for name, points in found.items()
+        if sum(y > low for _, y in points) > len(points) / 2
+    }
+
+
+def _draw_panel(axes: Axes, results: Sequence[Result], unit: str, theme: Theme) -> None:
+    dataset, lines = results[0].dataset, _lines(results, unit)
+    families = list(dict.fromkeys(name.partition(" (")[0] for name in PUBLISHED[dataset]))
+    for name, points in _published(results, unit).items():
+        marker = MARKERS[families.index(name.partition(" (")[0]) % len(MARKERS)]
+        look: dict[str, Any] = {"color": theme.soft, "marker": marker, "mfc": "none", "ms": 6}
+        axes.plot(*zip(*points, strict=True), lw=0.9, ls=":", label=name, **look)
+        for x, y in points:
+            text = f"{name}, published\naccuracy {y:g} %, {PANELS[unit][:-3]} {x:g} %"
+            set_mark(axes.plot(x, y, **look), text)
+        if name.endswith(AT_MOST):
+            _draw_bounds(axes, points, 1 / ARROW, theme.soft)
+    drawn: list[str] = []
+    for line, points in lines.items():
+        _draw_line(axes, line, points, unit, hollow=points[0].method in drawn)
+        drawn.append(points[0].method)
+    dense = style_of("dense")
+    axes.axhline(DENSE[dataset], color=dense.colour, lw=1, ls=dense.dash, label="dense, Grad R")
+    accuracies = [point.accuracy for points in lines.values() for point in points]
+    axes.set_ylim(min(accuracies) - BELOW, max(*accuracies, DENSE[dataset]) + ABOVE)
+    axes.set_xlabel(PANELS[unit])
+    set_log_scale(axes, "x")
+
+
+def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, hollow: bool) -> None:
+    """Draw our results of one line, each with the deviation over its seeds."""
+    style = style_of(points[0].method)
+    look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ms": 7}
+    look |= {"mfc": "none"} if hollow else {}
+    x, y = [getattr(point, unit) for point in points], [point.accuracy for point in points]
+    axes.plot(x, y, ls=style.dash, label=f"{line} (ours)", zorder=3, **look)
+    if unit == "synapses":
+        bounds = [(used, high) for used, high, p in zip(x, y, points, strict=True) if p.at_least]
+        _draw_bounds(axes, bounds, ARROW, style.colour)
+    for used, point in zip(x, points, strict=True):
+        bars = axes.errorbar(used, point.accuracy, point.deviation, capsize=3, zorder=3, **look)
+        spread = "" if point.deviation is None else f" ± {point.deviation:.2f}"
+        value = f"accuracy {point.accuracy:.2f}{spread} %, {PANELS[unit][:-3]} {used:.3g} %"
+        set_mark(bars.get_children(), f"{line}, n = {point.n}\n{value}")
+
+
+def _draw_bounds(
+    axes: Axes, points: Sequence[tuple[float, float]], factor: float, colour: str
+) -> None:
+    """Draw an arrow from each point to where the true value may be."""
+    arrow = {"arrowstyle": "->", "color": colour, "lw": 0.9, "shrinkA": 4, "shrinkB": 0}
+    for x, y in points:
+        axes.annotate("", (x * factor, y), (x, y), arrowprops=arrow)
