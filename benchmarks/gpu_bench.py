@@ -106,6 +106,7 @@ class Bench:
         rate = 1e3 * batch / taken
         row = {"name": name, "batch": batch, "time_steps": time_steps, "ms": taken}
         row |= {"samples_per_s": rate, "peak_gib": self.peak()}
+        row["reserved_gib"] = 0.0 if self.cpu else torch.cuda.memory_reserved() / 2**30
         if self.ceiling:
             flops = flops_per_sample(self.model(time_steps), self.images(1))
             row["tflops"] = rate * flops / 1e12
@@ -133,17 +134,20 @@ class Bench:
 
 def flops_per_sample(model: Spiking, image: Tensor) -> float:
     """Return the operations of forward, input gradient and weight gradient of all synapses."""
-    total, x, first = 0.0, image.unsqueeze(0), True
+    found: list[float] = []
+
+    def count(layer: Any, _: Any, output: Tensor) -> None:
+        positions = output.numel() // layer.weight.shape[0]
+        found.append(2 * layer.weight.numel() * positions * (3 if found else 2))
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, SYNAPTIC)]
     before = kernels.use("torch")
     with torch.no_grad():
-        for layer in model.eval():
-            x = model.advance(layer, x)
-            if isinstance(layer, SYNAPTIC):
-                outputs = x[0, 0].numel() // layer.weight.shape[0]
-                total += 2 * layer.weight.numel() * outputs * len(x) * (2 if first else 3)
-                first = False
+        model.eval()(image)
     kernels.use(before)
-    return total
+    for hook in hooks:
+        hook.remove()
+    return sum(found)
 
 
 def trainer(

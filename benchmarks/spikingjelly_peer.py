@@ -7,7 +7,21 @@ from spikingjelly.activation_based import layer, neuron, surrogate
 from torch import Tensor, nn
 
 from spikewire.nn.layers import Dropout, Spiking
-from spikewire.nn.neurons import Neuron
+from spikewire.nn.neurons import PLIF, Neuron
+from spikewire.nn.sequence import Residual
+
+
+class PeerResidual(nn.Module):
+    """A block with a shortcut, of SpikingJelly's layers."""
+
+    def __init__(self, branch: nn.Module, shortcut: nn.Module, neuron: nn.Module | None) -> None:
+        super().__init__()
+        self.branch, self.shortcut, self.neuron = branch, shortcut, neuron
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return spikes, or sums of spikes."""
+        y = self.branch(x) + self.shortcut(x)
+        return y if self.neuron is None else self.neuron(y)
 
 
 class Peer(nn.Module):
@@ -35,9 +49,15 @@ class Peer(nn.Module):
         if isinstance(x, Neuron) and x.tau is not None:
             atan = surrogate.ATan(alpha=2.0)  # 1 / (1 + (pi x)^2), as ours
             options = {"surrogate_function": atan, "detach_reset": True}
-            return neuron.LIFNode(
-                tau=x.tau, v_threshold=x.threshold, step_mode=self.step_mode, **options
+            options |= {"v_threshold": x.threshold, "step_mode": self.step_mode}
+            if isinstance(x, PLIF):
+                return neuron.ParametricLIFNode(init_tau=x.tau, **options)
+            return neuron.LIFNode(tau=x.tau, **options)
+        if isinstance(x, Residual):
+            branch, shortcut = (
+                nn.Sequential(*map(self.translate, part)) for part in (x.branch, x.shortcut)
             )
+            return PeerResidual(branch, shortcut, x.neuron and self.translate(x.neuron))
         if isinstance(x, Dropout):
             return layer.Dropout(x.p, step_mode=self.step_mode)
         return layer.SeqToANNContainer(x) if self.step_mode == "m" else x

@@ -6,17 +6,18 @@ import torch
 from spikewire.config import Config
 from spikewire.distributed import Ranks
 from spikewire.errors import SpikewireError
-from spikewire.train.cuda_graph import why_not
+from spikewire.train.cuda_graph import Graph, why_not
 from spikewire.train.step import prepare
 
 
 def test_on_a_cpu_the_field_changes_nothing():
     losses = []
-    for graph in (False, True):
+    for graph in (False, True, None):
         training = prepare(Config(method="dense", time_steps=2, device="cpu", graph=graph))
         images, labels = next(training.train.epoch(0))
         losses.append([training.step(images, labels) for _ in range(2)])
     assert torch.equal(torch.stack(losses[0]), torch.stack(losses[1]))
+    assert torch.equal(torch.stack(losses[0]), torch.stack(losses[2]))
 
 
 def test_what_does_not_go_with_it_is_refused():
@@ -28,10 +29,29 @@ def test_where_a_graph_is_not_possible_one_line_says_why():
     plain = prepare(Config(device="cpu", graph=True))
     assert why_not(plain.model, "gradr", plain.ranks) == ""
     assert why_not(plain.model, "gradr", Ranks(world_size=2)) == "there are several ranks"
-    counting = Config(method="upr", graph=True, device="cpu")
-    training = prepare(counting)
+    for graph in (True, None):
+        training = prepare(Config(method="upr", graph=graph, device="cpu"))
+        training.device = torch.device("cuda")  # as if there were one
+        with pytest.warns(
+            UserWarning, match="graph: not used, since upr has hooks on the forward pass"
+        ):
+            assert training._captured() == training.learn
+
+
+@pytest.mark.parametrize(
+    ("options", "used"),
+    [({}, True), ({"graph": False}, False), ({"compile": True}, False), ({"graph": True}, True)],
+)
+def test_a_graph_is_the_default_where_it_is_possible(options, used):
+    training = prepare(Config(method="gradr", device="cpu", **options))
     training.device = torch.device("cuda")  # as if there were one
-    with pytest.warns(
-        UserWarning, match="graph: not used, since upr has hooks on the forward pass"
-    ):
-        assert training._captured() == training.learn
+    assert isinstance(training._captured(), Graph) == used
+
+
+def test_a_batch_of_another_shape_is_run_without_the_graph():
+    training = prepare(Config(method="dense", time_steps=2, device="cpu"))
+    images, labels = next(training.train.epoch(0))
+    graph = Graph(training.learn, training.model)
+    graph.captures, graph.images = {False: None}, images  # as after a capture
+    loss = graph(images[:5], labels[:5])
+    assert torch.equal(loss, training.learn(images[:5], labels[:5]))

@@ -167,7 +167,9 @@ class Config:
     precision: str = setting("fp32", "arithmetic", choices=("fp32", "bf16"))
     channels_last: bool = setting(False, "memory layout of images and convolutions")
     compile: bool = setting(False, "use torch.compile")
-    graph: bool = setting(False, "forward and backward as a CUDA graph, where possible")
+    graph: bool | None = setting(
+        None, "forward and backward as a CUDA graph; none: where possible, without compile"
+    )
     sync_batchnorm: bool = setting(
         False, "BatchNorm statistics over all ranks of torchrun, on GPUs; without fused kernels"
     )

@@ -108,7 +108,7 @@ def fire(
         tl.store(here, spike.to(spike_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["height", "width"])
 def fire_and_pool(
     x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, rate_ptr, spike_ptr, winner_ptr,
     total, pooled_total, channels, height, width, eps,
@@ -159,7 +159,7 @@ def _through(carry, x, mean, gain, level, slope, BATCH: tl.constexpr):
     return dx
 
 
-@triton.jit(do_not_specialize=["programs", "rounds", "count"])
+@triton.jit(do_not_specialize=["rows", "height", "width", "programs", "rounds", "count"])
 def fire_backward(
     grad_ptr, winner_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, add_ptr, rate_ptr,
     sum_ptr, part_ptr, dx_ptr, dadd_ptr, total, pooled_total, rows, channels, height, width,

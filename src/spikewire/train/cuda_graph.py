@@ -58,7 +58,9 @@ class Graph:
         self.captures: dict[bool, _Capture] = {}  # by whether spikes are counted
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Replay for these images and labels, of the same shapes as at the first call."""
+        """Replay for these images and labels; a batch of another shape than the first is run."""
+        if self.captures and images.shape != self.images.shape:
+            return self.learn(images, labels)
         if self.time_steps != self.model.time_steps or self._counting not in self.captures:
             self._capture(images, labels)
         capture = self.captures[self._counting]

@@ -84,7 +84,7 @@ class Training:
         self.pruner = self._attach()
         if isinstance(self.pruner.uses, SynOps):
             self.pruner.uses.sum_over_ranks = self.ranks.sum_
-        self.compute = self._captured() if self.config.graph else self.learn
+        self.compute = self._captured()
         if isinstance(self.model, Plastic):
             self.compute = self.learn_locally
         decay = self.config.average
@@ -96,8 +96,9 @@ class Training:
         )
 
     def _captured(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return `learn` as a CUDA graph, or as it is where a graph is not possible."""
-        if self.device.type != "cuda":
+        """Return `learn` as a CUDA graph, or as it is where a graph is not possible or wanted."""
+        wanted = not self.config.compile if self.config.graph is None else self.config.graph
+        if self.device.type != "cuda" or not wanted:
             return self.learn
         if reason := why_not(self.model, self.pruner.method.name, self.ranks):
             warnings.warn(f"graph: not used, since {reason}", stacklevel=2)
