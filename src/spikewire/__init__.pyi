@@ -33,8 +33,11 @@ from spikewire.metrics import Measurement as Measurement
 from spikewire.metrics import measure as measure
 from spikewire.nn import IF as IF
 from spikewire.nn import LIF as LIF
+from spikewire.nn import PLIF as PLIF
 from spikewire.nn import build as build
+from spikewire.nn import fuse as fuse
 from spikewire.nn import scale_to_fire_ as scale_to_fire_
+from spikewire.nn import unfuse as unfuse
 from spikewire.pruning import Latent as Latent
 from spikewire.pruning import Layer as Layer
 from spikewire.pruning import Masked as Masked

@@ -49,7 +49,7 @@ def _tile(channels: int, size: int, time_steps: int = 1) -> dict[str, int]:
 def _constants(tau: float | None, threshold: float, rest: float, reset: str) -> dict[str, Any]:
     gain, leak = (1.0, 1.0) if tau is None else (1.0 / tau, 1.0 - 1.0 / tau)
     constants = {"GAIN": gain, "LEAK": leak, "THRESHOLD": threshold, "REST": rest}
-    return constants | {"SOFT": reset == "soft"}
+    return constants | {"SOFT": reset.startswith("soft")}
 
 
 @torch.library.custom_op("spikewire::statistics", mutates_args=("running_mean", "running_var"))
@@ -145,7 +145,7 @@ def fire(
         threshold: membrane potential at which a neuron fires.
         rest: resting potential.
         surrogate: name of the surrogate gradient, used in backward only.
-        reset: "hard" or "soft".
+        reset: "hard" or "soft", whose gradient is detached; with " attached" behind it is not.
 
     Returns:
         The spikes, and which neuron of each pooling window won; empty without `pool`.
@@ -254,7 +254,7 @@ def fire_backward(
     count = x.numel() // channels
     flags = {"TIME": time_steps, "STATIC": static, "NORM": norm, "POOL": pool}
     flags |= {"HALF": _half(time_steps), "BATCH": batch_statistics, "SURROGATE": surrogate, **tile}
-    flags |= _constants(tau, threshold, rest, reset)
+    flags |= {"ATTACHED": reset.endswith("attached"), **_constants(tau, threshold, rest, reset)}
     if sums.numel():
         some = min(tiles, SUM_PROGRAMS)
         parts = x.new_empty(kinds, some, channels, dtype=torch.float32)

@@ -167,13 +167,16 @@ def fire_backward(
     TIME: tl.constexpr, STATIC: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
     POOL: tl.constexpr, REDUCE: tl.constexpr, BATCH: tl.constexpr, LEAK: tl.constexpr,
     GAIN: tl.constexpr, THRESHOLD: tl.constexpr, REST: tl.constexpr,
-    SOFT: tl.constexpr, SURROGATE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SOFT: tl.constexpr, ATTACHED: tl.constexpr, SURROGATE: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Integrate again, go back in time, and either sum over rows or write the gradient of x.
 
     With y = BatchNorm(x), d = x - mean, n rows: REDUCE writes ``sum dy`` and ``sum dy d`` of each
     program as ``[2, programs, channels]``; otherwise `sum_ptr` holds them merged, and
     ``dx = weight rstd (dy - sum dy / n - d rstd^2 sum dy d / n)``, without the sums if not BATCH.
+    ATTACHED: the spike of the reset ``u = m - S fall(m)`` has its surrogate gradient too, so that
+    ``du/dm = 1 - S - (m - rest) h'`` (hard) or ``1 - (threshold - rest) h'`` (soft).
     What is added to the currents gets ``dy``. A learnt rate r gets
     ``sum a (I - (u - rest)) = sum a (m - u) / r``, the third of the sums.
 
@@ -236,9 +239,14 @@ def fire_backward(
                 if POOL:
                     g = tl.where(((won >> t) & 1) != 0, g, 0.0)
                 carry = carry * leak
-                if not SOFT:
+                bend = _derivative(ms[t], THRESHOLD, SURROGATE)
+                if ATTACHED:
+                    fall = THRESHOLD - REST if SOFT else ms[t] - REST
+                    kept = tl.where(ms[t] >= THRESHOLD, 1.0 if SOFT else 0.0, 1.0)
+                    carry = carry * (kept - fall * bend)
+                elif not SOFT:
                     carry = tl.where(ms[t] >= THRESHOLD, 0.0, carry)
-                carry += g * _derivative(ms[t], THRESHOLD, SURROGATE)
+                carry += g * bend
                 if REDUCE and rate_ptr is not None:
                     before = _reset(ms[t - 1], THRESHOLD, REST, SOFT) if t > 0 else REST
                     sum_rate += carry * (ms[t] - before)

@@ -1,6 +1,7 @@
 """Spiking networks: neurons, layers, models and losses."""
 
 from spikewire.nn.batchnorm import BATCHNORMS, BatchNormPerStep
+from spikewire.nn.deferred import fuse, unfuse
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Dropout, Spiking
 from spikewire.nn.losses import LOSSES, ce_per_step, ce_rate, count_correct, mse_rate
@@ -46,6 +47,7 @@ __all__ = [
     "ce_per_step",
     "ce_rate",
     "count_correct",
+    "fuse",
     "integrate_and_fire",
     "is_spiking",
     "lif",
@@ -53,4 +55,5 @@ __all__ = [
     "scale_to_fire_",
     "step",
     "synaptic_layers",
+    "unfuse",
 ]

@@ -4,11 +4,13 @@ The plain-torch twin of a group is its layers, run one after another.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spikewire.errors import check
+from spikewire.nn.membrane import NeuronConstants
 from spikewire.nn.neurons import Neuron
 
 Group = tuple[nn.Module, ...]
@@ -39,11 +41,11 @@ def find_groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
 
 def _fires(group: Group, layer: nn.Module) -> bool:
     fires = isinstance(layer, Neuron) and not _hooked(layer)
-    return fires and len(group) == 1 and _is_norm(group[0])
+    return fires and len(group) == 1 and _is_plain_norm(group[0])
 
 
 def _pools(group: Group, layer: nn.Module) -> bool:
-    return len(group) == 2 and _is_pool(layer)
+    return len(group) == 2 and _is_plain_pool(layer)
 
 
 def _hooked(layer: nn.Module) -> bool:
@@ -55,18 +57,26 @@ def _hooked(layer: nn.Module) -> bool:
     )
 
 
-def _is_norm(layer: nn.Module) -> bool:
-    if type(layer) is not nn.BatchNorm2d or _hooked(layer):
-        return False
+def _is_plain_norm(layer: nn.Module) -> bool:
+    return type(layer) is nn.BatchNorm2d and not _hooked(layer) and is_norm(layer)
+
+
+def _is_plain_pool(layer: nn.Module) -> bool:
+    return type(layer) is nn.MaxPool2d and not _hooked(layer) and is_pool(layer)
+
+
+def is_norm(layer: Any) -> bool:
+    """Return whether the kernels can run a BatchNorm with these settings."""
     return layer.affine and layer.track_running_stats and layer.momentum is not None
 
 
-def _is_pool(layer: nn.Module) -> bool:
-    if type(layer) is not nn.MaxPool2d or _hooked(layer) or layer.return_indices:
-        return False
+def is_pool(layer: Any) -> bool:
+    """Return whether a max-pool has windows of 2x2 that do not overlap."""
     fields = layer.kernel_size, layer.stride, layer.padding, layer.dilation
     pairs = [(x, x) if isinstance(x, int) else tuple(x) for x in fields]
-    return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not layer.ceil_mode
+    return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not (
+        layer.ceil_mode or layer.return_indices
+    )
 
 
 def run_group(
@@ -96,13 +106,29 @@ def run_group(
         SpikewireError: time is neither 1 nor `time_steps`, an image is smaller than the pool's
             window, or BatchNorm trains on one value per channel.
     """
-    from spikewire.kernels import ops  # imported here: Triton may not be installed
-
     norm, neuron = group[:2]
     assert isinstance(norm, nn.BatchNorm2d)
     assert isinstance(neuron, Neuron)
+    added = {"add": add, "residual": residual, "pool": len(group) == 3}
+    return run_fused(norm, neuron.constants, neuron.rate, x, time_steps, **added)
+
+
+def run_fused(
+    norm: nn.BatchNorm2d,
+    constants: NeuronConstants,
+    rate: Tensor | None,
+    x: Tensor,
+    time_steps: int,
+    *,
+    pool: bool = False,
+    add: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Run BatchNorm, neurons of some constants and perhaps a pool; see `run_group`."""
+    from spikewire.kernels import ops  # imported here: Triton may not be installed
+
     check(len(x) in (1, time_steps), "time", len(x), f"1 or {time_steps}")
-    if len(group) == 3:
+    if pool:
         check(min(x.shape[3:]) >= 2, "images", tuple(x.shape), "2x2 or more where pooled")
     more = [None if y is None else y.flatten(0, 1).to(x.dtype) for y in (add, residual)]
     if more != [None, None] and len(x) < time_steps:
@@ -116,13 +142,13 @@ def run_group(
         norm.weight,
         norm.bias,
         *more,
-        neuron.rate,
+        rate,
         eps=norm.eps,
         batch_statistics=norm.training,
         time_steps=time_steps,
         static=len(x) == 1 < time_steps,
-        pool=len(group) == 3,
-        **neuron.constants.keywords(),
+        pool=pool,
+        **constants.keywords(),
     )
     return spikes.unflatten(0, (time_steps, x.shape[1]))
 

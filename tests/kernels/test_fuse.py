@@ -1,0 +1,172 @@
+"""`fuse` on models of other libraries: equal outputs, gradients and buffers, or left alone."""
+
+import copy
+
+import pytest
+import torch
+from comparison import DEVICE, gradients, normal, relative_error
+from refusal import refused
+from spikingjelly.activation_based import functional, layer, neuron, surrogate
+from torch import Tensor, nn
+
+import spikewire
+from spikewire import kernels
+from spikewire.nn import deferred
+from spikewire.nn.neurons import LIF
+
+
+def nodes() -> list[nn.Module]:
+    """Return neurons with every reset, surrogate and kind that is recognised."""
+    return [
+        neuron.LIFNode(2.0, surrogate_function=surrogate.ATan(), detach_reset=True),
+        neuron.IFNode(v_threshold=0.8),  # Sigmoid(4), reset with a gradient
+        neuron.ParametricLIFNode(1.7, v_reset=None),
+        neuron.LIFNode(3.0, v_reset=-0.1, surrogate_function=surrogate.PiecewiseQuadratic()),
+    ]
+
+
+def jelly() -> nn.Sequential:
+    """Return SpikingJelly's layers in multi-step mode, with a stride and pools."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for i, node in enumerate(nodes()):
+        conv = layer.Conv2d(3 if i == 0 else 4, 4, 3, padding=1, stride=2 if i == 2 else 1)
+        layers += [conv, layer.BatchNorm2d(4), node]
+        layers += [layer.MaxPool2d(2)] if i in (0, 3) else []
+    model = nn.Sequential(*layers, layer.Flatten(), layer.Linear(4, 5))
+    functional.set_step_mode(model, "m")
+    return fired(model)
+
+
+def contained() -> nn.Sequential:
+    """Return torch's own layers inside SpikingJelly's containers."""
+    torch.manual_seed(0)
+    first = layer.SeqToANNContainer(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4))
+    pool = layer.SeqToANNContainer(nn.MaxPool2d(2), nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5))
+    return fired(nn.Sequential(first, neuron.LIFNode(step_mode="m"), pool, LIF()))
+
+
+def fired(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.bias, 0.7, 0.3)
+    return model.to(DEVICE)
+
+
+def run(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    functional.reset_net(model)
+    x = x.detach().requires_grad_()
+    out = model(x)
+    return out, gradients(out, normal(*out.shape, seed=7), x, *model.parameters())
+
+
+@pytest.mark.parametrize(("make", "count"), [(jelly, 4), (contained, 2)])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_fused_model_computes_the_same(make, count, training, monkeypatch):
+    model = make().train(training)
+    twin, names = copy.deepcopy(model), list(model.state_dict())
+    assert spikewire.fuse(model) == count
+    calls, inner = [], deferred.run_fused
+    monkeypatch.setattr(
+        deferred, "run_fused", lambda *a, **k: calls.append(k["pool"]) or inner(*a, **k)
+    )
+    x = normal(4, 2, 3, 8, 8)
+    out, grads = run(model, x)
+    expected, truth = run(twin, x)
+    assert len(calls) == count
+    assert sum(calls) == (2 if make is jelly else 1)
+    assert expected.std() > 0
+    assert relative_error(out, expected) < 1e-5
+    for a, b in zip(grads, truth, strict=True):
+        assert relative_error(a, b) < 1e-4 or float(b.norm()) < 1e-4  # a bias before BatchNorm
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        assert relative_error(a, b) < 1e-5
+    assert list(model.state_dict()) == names
+
+
+def test_copies_are_fused_on_their_own_and_unfuse_restores():
+    model = jelly()
+    before = {name: vars(module).keys() for name, module in model.named_modules()}
+    spikewire.fuse(model)
+    clone = copy.deepcopy(model)
+    with torch.no_grad():
+        clone[1].weight.neg_()
+    x = normal(4, 2, 3, 8, 8)
+    assert not torch.equal(run(clone, x)[0], run(model, x)[0])
+    spikewire.unfuse(model)
+    assert {name: vars(module).keys() for name, module in model.named_modules()} == before
+    functional.reset_net(model)
+    assert not isinstance(model[1](model[0](x)), deferred.Deferred)
+
+
+def test_a_value_that_something_else_uses_is_computed():
+    """A hook reads the output of BatchNorm, and a shortcut adds it: both get its values."""
+    model = nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), neuron.LIFNode(step_mode="m"))
+    model = fired(model)
+    twin = copy.deepcopy(model)
+    assert spikewire.fuse(model) == 1
+    x, seen = normal(4, 2, 3, 5, 5), []
+    model[0].register_forward_hook(lambda _m, _i, out: seen.append(out.mean().item()))
+    current = model[0](x)
+    assert isinstance(current, deferred.Deferred)
+    expected = twin[0](x)
+    assert seen[0] == pytest.approx(expected.mean().item())
+    assert relative_error(current + 1, expected + 1) < 1e-6
+    assert torch.equal(model[1](current), twin[1](expected))
+    assert relative_error(model[0].running_mean, twin[0].running_mean) < 1e-6  # updated once
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+def test_a_use_whose_gradient_would_be_lost_is_refused():
+    model = fired(nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), neuron.IFNode(step_mode="m")))
+    spikewire.fuse(model)
+    current = model[0](normal(4, 2, 3, 5, 5).requires_grad_())
+    refused(lambda: Double.apply(current), "gradient would be lost", "unfuse")
+    with torch.no_grad():
+        assert model(normal(4, 2, 3, 5, 5)).any()
+
+
+def test_state_that_is_kept_between_calls_is_refused():
+    model = fired(nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), neuron.IFNode(step_mode="m")))
+    spikewire.fuse(model)
+    x = normal(4, 2, 3, 5, 5)
+    model(x)
+    refused(lambda: model(x), "not reset", "reset_net", "unfuse")
+    functional.reset_net(model)
+    model(x)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        neuron.LIFNode(step_mode="s"),
+        neuron.LIFNode(step_mode="m", decay_input=False),
+        neuron.LIFNode(step_mode="m", surrogate_function=surrogate.ATan(alpha=3.0)),
+        neuron.LIFNode(step_mode="m", store_v_seq=True),
+        nn.ReLU(),
+    ],
+)
+def test_what_is_not_recognised_stays_as_it_is(node):
+    model = nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), node)
+    assert spikewire.fuse(model) == 0
+    assert "forward" not in vars(model[0])
+
+
+def test_off_or_on_double_the_modules_run_as_they_are():
+    model = jelly()
+    twin = copy.deepcopy(model)
+    spikewire.fuse(model)
+    x = normal(4, 2, 3, 8, 8)
+    before = kernels.use("torch")
+    assert torch.equal(run(model, x)[0], run(twin, x)[0])
+    kernels.use(before)
+    assert torch.equal(run(model.double(), x.double())[0], run(twin.double(), x.double())[0])
