@@ -58,11 +58,11 @@ def fuse(model: nn.Module) -> int:
         if not (_is(norm, NORM_CLASSES) and is_norm(norm)) or read_neuron(neuron) is None:
             continue
         pooled = after is not None and _is(after, POOL_CLASSES) and is_pool(after)
-        _replace(norm, FusedNorm(norm))
-        _replace(neuron, FusedNeuron(neuron, pooled))
+        install(norm, FusedNorm(norm))
+        install(neuron, FusedNeuron(neuron, pooled))
         if pooled:
             assert after is not None
-            _replace(after, FusedPool(after))
+            install(after, FusedPool(after))
         groups += 1
     return groups
 
@@ -99,7 +99,7 @@ def _is(module: nn.Module, names: tuple[str, ...]) -> bool:
     return ours and kind.__name__ in names
 
 
-def _replace(module: nn.Module, fused: "Fused") -> None:
+def install(module: nn.Module, fused: "Fused") -> None:
     """Set the methods of one module; deep copies of the module get their own."""
     module.forward = fused.forward
     if isinstance(fused, FusedNeuron) and hasattr(type(module), "reset"):
