@@ -92,9 +92,12 @@ def test_zoo_prints_a_table_records_and_a_card(call):
         assert word in out
 
 
-def test_names_are_accepted_by_predict_and_export(call, tmp_path):
-    code, out, _ = call("predict", "zoo:digits-5", "--input", "digits")
-    assert (code, "97.78%" in out) == (0, True)
+def test_names_are_accepted_by_eval_predict_and_export(call, tmp_path):
+    for words in (["predict", "zoo:digits-5", "--input", "digits"], ["eval", "zoo:digits-5"]):
+        code, out, _ = call(*words)
+        assert (code, "97.78%" in out) == (0, True)
+    code, _, err = call("eval", "zoo:digits-5", "--device", "cuda")
+    assert (code, err.count("\n"), "--device" in err) == (2, 1, True)
     file = tmp_path / "digits.c"
     code, out, _ = call("export", "zoo:digits-5", "--format", "c", "--out", file)
     assert (code, "accuracy change" in out, "flash" in out) == (0, True, True)

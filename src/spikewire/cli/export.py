@@ -1,10 +1,10 @@
 """`spikewire export`: write the network of a finished run to a file."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spikewire.cli.flags import Parser, whole
+from spikewire.cli.predict import is_packed
 from spikewire.cli.show import print_values
 from spikewire.cli.train import add_own_files
 from spikewire.errors import check
@@ -25,13 +25,9 @@ def export(arguments: Sequence[str]) -> None:
         print_export(export_run(source, **given))
         return
     for key in ("model", "dataset"):
-        check(given.pop(key) is None, f"--{key}", source, "given for a run, not for a packed file")
+        value = given.pop(key)
+        check(value is None, f"--{key}", value, "given for a run, not a packed file")
     print_export(convert(source, **given))
-
-
-def is_packed(source: str) -> bool:
-    """Return whether a packed file is named, in the zoo or by its path, and not a run."""
-    return source.startswith("zoo:") or Path(source).is_file()
 
 
 def make_export_parser() -> Parser:
@@ -41,7 +37,7 @@ def make_export_parser() -> Parser:
     from spikewire.formats.packed import VALUES
 
     parser = Parser("export", export.__doc__ or "")
-    parser.add_argument("run", metavar="RUN", help="run directory, packed file or zoo:NAME")
+    parser.add_argument("run", help="run directory, packed file or zoo:NAME")
     parser.add_argument("--format", default="packed", help=f"{', '.join(FORMATS)} (packed)")
     parser.add_argument(
         "--out",

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,22 @@ def predict(arguments: Sequence[str]) -> None:
         return
     records = list(predictions)
     print_accuracy(records, time.perf_counter() - begin, model.kernels)
+
+
+def is_packed(source: str) -> bool:
+    """Return whether a packed file is named, in the zoo or by its path, and not a run."""
+    return source.startswith("zoo:") or Path(source).is_file()
+
+
+def evaluate_packed(file: str, data_dir: str | None) -> None:
+    """Print the accuracy of a packed file on the test part of the data set it was trained on."""
+    from spikewire.data import DATASETS
+    from spikewire.formats import packed
+
+    name = packed.read(file).about.get("dataset")
+    allowed = f"a packed file of one of {', '.join(DATASETS)}; spikewire predict reads others"
+    check(name in DATASETS, "dataset", name, allowed)
+    predict([file, "--input", str(name), *([] if data_dir is None else ["--data-dir", data_dir])])
 
 
 def print_accuracy(records: list[dict[str, Any]], seconds: float, kernels: str) -> None:
