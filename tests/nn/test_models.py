@@ -18,10 +18,15 @@ PRUNABLE = {
 }
 PRUNABLE["mlp"] = 18 * 256 + 256 * 10
 PRUNABLE["recurrent"] = 18 * 128 + 128 * 128 + 128 * 10
+PRUNABLE["mnist-admm"] = 9 * 32 + 9 * 32 * 32 + 32 * 49 * 128 + 128 * 10
+PRUNABLE["cifar10-admm"] = (
+    9 * (3 * 128 + 128 * 256 + 256**2 + 256 * 512 + 512**2 + 512 * 1024 + 1024 * 2048)
+    + 2048 * 16 * 1024 + 1024 * 512 + 512 * 100
+)  # fmt: skip
 ANY_SIZE = ("mlp", "recurrent")
 PRUNABLE["cifar10-conv-avg"] = PRUNABLE["cifar10-conv"]
 SCALABLE = {name for name, model in MODELS.items() if model.scalable}  # in test_networks.py
-SMALL = sorted(set(MODELS) - {"cifar10-conv", "cifar10-conv-avg"} - SCALABLE)
+SMALL = sorted(set(MODELS) - {"cifar10-conv", "cifar10-conv-avg", "cifar10-admm"} - SCALABLE)
 
 
 def make(name: str, **options) -> Spiking:
@@ -45,7 +50,7 @@ def test_counts_and_names(name):
         model = make(name)
     synapses = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     assert sum(m.weight.numel() for m in synapses) == PRUNABLE[name]
-    assert all(m.bias is None for m in synapses)
+    assert all((m.bias is not None) == (name == "mnist-admm") for m in synapses)
     keys = {key for key in model.state_dict() if not key.startswith("bn")}
     names = {f"{n}.weight" for n, _ in model.named_children() if n[:2] in ("fc", "co")}
     assert keys == names | ({"rec1.synapses.weight"} if name == "recurrent" else set())

@@ -55,6 +55,8 @@ def _derivative(m, THRESHOLD: tl.constexpr, SURROGATE: tl.constexpr):
     elif SURROGATE == "sigmoid":
         s = 1.0 / (1.0 + tl.exp((m - THRESHOLD) * -4.0))
         d = 4.0 * s * (1.0 - s)
+    elif SURROGATE == "rectangle":
+        d = tl.where(tl.abs(m - THRESHOLD) < 0.5, 1.0, 0.0)
     else:
         d = tl.maximum(1.0 - tl.abs(m - THRESHOLD), 0.0)
     return d

@@ -55,7 +55,7 @@ def lif(
         tau: membrane time constant in time steps, at least 1.
         threshold: membrane potential at which a neuron fires; above `rest`.
         rest: resting potential.
-        surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.
+        surrogate: "atan", "sigmoid", "triangle" or "rectangle": the gradient of a spike.
         reset: "hard" (to `rest`) or "soft" (lowered by ``threshold - rest``).
 
     Returns:
@@ -86,7 +86,7 @@ def integrate_and_fire(
         current: input currents ``[time, ...]`` of any floating-point dtype.
         threshold: membrane potential at which a neuron fires; above `rest`.
         rest: resting potential.
-        surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.
+        surrogate: "atan", "sigmoid", "triangle" or "rectangle": the gradient of a spike.
         reset: "hard" (to `rest`) or "soft" (lowered by ``threshold - rest``).
 
     Returns:
@@ -122,7 +122,7 @@ def step(
         tau: membrane time constant in time steps, at least 1; None: no leak.
         threshold: membrane potential at which a neuron fires; above `rest`.
         rest: resting potential.
-        surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.
+        surrogate: "atan", "sigmoid", "triangle" or "rectangle": the gradient of a spike.
         reset: "hard" (to `rest`) or "soft" (lowered by ``threshold - rest``).
 
     Returns:

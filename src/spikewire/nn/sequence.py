@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from spikewire.errors import check
 from spikewire.kernels import fusible
 from spikewire.nn.batchnorm import BatchNormPerStep
+from spikewire.nn.encoding import Bernoulli
 from spikewire.nn.fusion import find_groups, run_group
 from spikewire.nn.neurons import Neuron
 from spikewire.nn.recurrent import LeakyIntegrator, Recurrent
@@ -98,7 +99,7 @@ class Residual(nn.Module):
         return run(last, x, steps) + other if self.neuron is None else self.neuron(x + other)
 
 
-OVER_TIME = (Neuron, BatchNormPerStep, Recurrent, LeakyIntegrator, Residual)
+OVER_TIME = (Neuron, BatchNormPerStep, Recurrent, LeakyIntegrator, Residual, Bernoulli)
 
 
 def run_layers(layers: Iterable[nn.Module], x: Tensor, steps: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SIGMOID_SLOPE = 4.0  # the derivative then peaks at 1, as those of the other two do
+SIGMOID_SLOPE = 4.0  # the derivative then peaks at 1, as those of the others do
 
 
 class Surrogate(NamedTuple):
@@ -49,8 +49,19 @@ def triangle_derivative(x: Tensor) -> Tensor:
     return x.abs().neg_().add_(1).clamp_(min=0)
 
 
+def rectangle(x: Tensor) -> Tensor:
+    """Return ``x + 1/2`` clipped to [0, 1]."""
+    return (x + 0.5).clamp(0, 1)
+
+
+def rectangle_derivative(x: Tensor) -> Tensor:
+    """Return 1 where ``|x| < 1/2``, else 0."""
+    return (x.abs() < 0.5).to(x.dtype)
+
+
 SURROGATES = {
     "atan": Surrogate(atan, atan_derivative),
     "sigmoid": Surrogate(sigmoid, sigmoid_derivative),
     "triangle": Surrogate(triangle, triangle_derivative),
+    "rectangle": Surrogate(rectangle, rectangle_derivative),
 }

@@ -24,11 +24,13 @@ from spikewire.fields import declared, parse
 from spikewire.plasticity.diehl_cook import DiehlCook
 from spikewire.plasticity.local_rule import LocalRule
 from spikewire.plasticity.network import Plastic
+from spikewire.plasticity.rbm import RBM
 from spikewire.plasticity.stdp import RULES
+from spikewire.plasticity.wta import WTA
 
-__all__ = ["NETWORKS", "RULES", "DiehlCook", "LocalRule", "Plastic", "build"]
+__all__ = ["NETWORKS", "RBM", "RULES", "WTA", "DiehlCook", "LocalRule", "Plastic", "build"]
 
-NETWORKS: dict[str, type[Plastic]] = {"diehl-cook": DiehlCook}
+NETWORKS: dict[str, type[Plastic]] = {"diehl-cook": DiehlCook, "wta": WTA, "rbm": RBM}
 
 
 def build(

@@ -10,7 +10,7 @@ from torch import nn
 from spikewire.errors import check, check_word
 from spikewire.nn.batchnorm import BATCHNORMS, per_step
 from spikewire.nn.layers import Layers, Spiking
-from spikewire.nn.models import cifar10_conv, dpap, lenet5, mlp, recurrent, resnet, vgg
+from spikewire.nn.models import admm, cifar10_conv, dpap, lenet5, mlp, recurrent, resnet, vgg
 from spikewire.nn.neurons import NEURONS, Neuron
 from spikewire.nn.recurrent import LeakyIntegrator
 
@@ -50,6 +50,8 @@ MODELS = {
     ),
     "digits-mlp": Model(partial(mlp.make_layers, 64, 256), (1, 8, 8)),
     "lenet5": Model(lenet5.make_layers, (1, 28, 28)),
+    "mnist-admm": Model(admm.make_mnist_layers, (1, 28, 28)),
+    "cifar10-admm": Model(admm.make_cifar10_layers, (3, 32, 32), dropout=0.5),
     "mlp": Model(mlp.make_layers, None, hidden=256),
     "recurrent": Model(recurrent.make_layers, None, hidden=128),
     "vgg11": Model(partial(vgg.make_layers, vgg.VGG11, nn.MaxPool2d), (3, 32, 32), scalable=True),
@@ -94,7 +96,7 @@ def build(
         tau: membrane time constant in time steps, at least 1; not used by "if", and the first
             value, above 1, for "plif".
         threshold: membrane potential at which a neuron fires, above 0.
-        surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.
+        surrogate: "atan", "sigmoid", "triangle" or "rectangle": the gradient of a spike.
         reset: "hard" (to 0) or "soft" (lowered by `threshold`).
         dropout: probability in [0, 1); None: the network's published value.
         batchnorm: "joint": statistics over all time steps; "per-step": each time step its own, as

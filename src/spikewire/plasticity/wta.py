@@ -1,0 +1,138 @@
+"""A Bayesian winner-take-all layer with STDP that depends on the weight.
+
+The rule is that of Shi, Nguyen, Oh, Liu, Kuzum, Front. Neurosci. 2019,
+doi:10.3389/fnins.2019.00405, whose constants are not known to us; these are ours. Theory: Nessler,
+Pfeiffer, Buesing, Maass, PLoS Comput. Biol. 2013, doi:10.1371/journal.pcbi.1003037.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from spikewire.fields import setting, validate
+from spikewire.plasticity.labels import Labels
+from spikewire.plasticity.local_rule import LocalRule
+from spikewire.plasticity.network import Plastic
+from spikewire.plasticity.spikes import poisson
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """Constants of `WTA`."""
+
+    active: float = setting(
+        0.9, "probability that a white pixel spiked within the last 10 ms", within="(0, 1]"
+    )
+    slope: float = setting(4.0, "how fast potentiation falls with the weight", within="(0, 100]")
+    sharpness: float = setting(0.3, "factor on the evidence of the neurons", within="(0, inf)")
+    balance: float = setting(50.0, "strength with which firing is equalised", within="[0, inf)")
+    vote: str = setting(
+        "proportion",
+        "how spikes become a class",
+        choices=("spikewire.plasticity.labels:VOTES",),
+    )
+    window: float = setting(
+        10_000.0, "images from which labels of neurons are taken", within="[1, inf)"
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+class WTA(Plastic):
+    """At every step one output neuron spikes, drawn by its evidence for the inputs; STDP follows.
+
+        u_k = sharpness sum_i (slope w_ki x_i - log(1 + exp(slope w_ki))) + b_k
+        P(k spikes) = softmax(u)_k,    w in [-1, 1]
+        after a spike of k:  dw_ki = exp(-slope w_ki) if x_i else -1
+
+    x_i is 1 if input i spiked within the last 10 ms. Where learning rests, ``slope w_ki`` is the
+    log odds of x_i given a spike of k, so u_k is the log likelihood of a mixture of prototypes,
+    times `sharpness`. So that no neuron spikes too often, after a batch in which n_k of n spikes
+    were those of k, ``b_k <- b_k - balance (n_k / n - 1 / K)``.
+
+    A pruned synapse has ``w = 0`` and gives no evidence: its logarithm is left out too.
+
+    Args:
+        constants: see `Constants`.
+        input_shape: shape of an image.
+        classes: number of classes.
+        hidden: number of output neurons.
+        time_steps: spikes per image.
+
+    Example:
+        >>> network = build("wta", input_shape=(1, 28, 28), classes=10, time_steps=8)
+        >>> optimizer = network.optimizer(lr=0.01)
+        >>> network.learn(images, labels); optimizer.step()
+    """
+
+    Constants = Constants
+    default_hidden = 500
+    bias: Tensor
+
+    def __init__(
+        self,
+        constants: Constants,
+        *,
+        input_shape: tuple[int, ...],
+        classes: int,
+        hidden: int,
+        time_steps: int,
+    ) -> None:
+        super().__init__(
+            constants,
+            input_shape=input_shape,
+            classes=classes,
+            hidden=hidden,
+            time_steps=time_steps,
+        )
+        self.fc1 = nn.Linear(prod(input_shape), hidden, bias=False)
+        nn.init.uniform_(self.fc1.weight, -0.5, -0.3)
+        self.register_buffer("bias", torch.zeros(hidden))
+        self.labels = Labels(classes, hidden, constants.window, constants.vote)
+
+    def optimizer(self, lr: float) -> LocalRule:
+        """Return the optimizer of the synapses, with weights in [-1, 1]."""
+        return LocalRule([self.fc1.weight], lr, low=-1.0, high=1.0)
+
+    @torch.no_grad()
+    def learn(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Show the images; leave the update of STDP, equalise firing, update the labels."""
+        pre, post = self.show(images)
+        counts = post.sum(0)
+        scores = self.labels(counts)
+        self.fc1.weight.grad = self.update(pre, post).neg_()
+        spikes = counts.sum(0)
+        self.bias.sub_(self.constants.balance * (spikes / spikes.sum() - 1 / self.hidden))
+        self.labels.update_(counts, labels)
+        return scores.unsqueeze(0)
+
+    def update(self, pre: Tensor, post: Tensor) -> Tensor:
+        """Return the sum of STDP over all spikes of the neurons."""
+        together = post.flatten(0, 1).T @ pre.flatten(0, 1)
+        alone = post.sum((0, 1)).unsqueeze(1) - together
+        return together * torch.exp(-self.constants.slope * self.fc1.weight) - alone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the score of each class ``[1, batch, classes]``."""
+        return self.labels(self.show(images)[1].sum(0)).unsqueeze(0)
+
+    @torch.no_grad()
+    def show(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and output spikes ``[time, batch, ...]`` while images are shown."""
+        fixed = None if self.training else torch.Generator(images.device).manual_seed(0)
+        pre = poisson(images, self.time_steps, self.constants.active, fixed)
+        evidence = self.evidence(pre)
+        noise = torch.rand(evidence.shape, generator=fixed, device=evidence.device)
+        # the largest of u plus Gumbel noise is k with probability softmax(u)_k
+        winner = (evidence - torch.log(-torch.log(noise.clamp(1e-20, 1 - 1e-7)))).argmax(-1)
+        return pre, functional.one_hot(winner, self.hidden).to(pre.dtype)
+
+    def evidence(self, pre: Tensor) -> Tensor:
+        """Return u for inputs ``[time, batch, inputs]``."""
+        c, weight = self.constants, self.fc1.weight
+        partition = functional.softplus(c.slope * weight) * (weight != 0)
+        return c.sharpness * (c.slope * self.fc1(pre) - partition.sum(1)) + self.bias

@@ -1,0 +1,69 @@
+"""The networks of Deng et al.: their neuron as published, the random encoding, the sizes."""
+
+import torch
+
+from spikewire.nn.encoding import Bernoulli
+from spikewire.nn.models import build
+
+CONSTANTS = {"tau": 1.25, "threshold": 0.5, "surrogate": "rectangle"}
+
+
+def published(current, decay=0.2, threshold=0.5):
+    """Their equations: ``m = decay m (1 - s) + I``, a spike from the threshold on."""
+    spikes, m, s = [], torch.zeros_like(current[0]), torch.zeros_like(current[0])
+    for now in current:
+        m = decay * m * (1 - s) + now
+        s = (m >= threshold).to(m.dtype)
+        spikes.append(s)
+    return torch.stack(spikes)
+
+
+def test_the_network_is_the_published_one_with_weights_times_1_25():
+    torch.manual_seed(0)
+    model = build("mnist-admm", time_steps=6, **CONSTANTS).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4.0)  # at first only few neurons fire
+    images = torch.rand(2, 1, 28, 28, dtype=torch.float64)
+    found = model(images)
+    x = model.encode(images.expand(6, *images.shape))
+    assert set(x.unique().tolist()) == {0.0, 1.0}
+    for name, pooled in (("conv1", True), ("conv2", True), ("fc1", False), ("fc2", False)):
+        layer = model.get_submodule(name)
+        x = x.flatten(2) if name == "fc1" else x
+        flat = x.flatten(0, 1)
+        linear = torch.nn.functional.conv2d if pooled else torch.nn.functional.linear
+        options = {"padding": 1} if pooled else {}
+        current = linear(flat, layer.weight / 1.25, layer.bias / 1.25, **options)
+        x = published(current.unflatten(0, x.shape[:2]))
+        assert 0 < x.mean() < 1, "a layer that is silent would prove nothing"
+        if pooled:
+            x = torch.nn.functional.avg_pool2d(x.flatten(0, 1), 2).unflatten(0, x.shape[:2])
+    assert torch.equal(found, x)
+
+
+def test_the_gradient_of_a_spike_is_one_around_the_threshold():
+    lif = build("mnist-admm", **CONSTANTS).lif1
+    current = torch.tensor([[-0.1, 0.1, 0.5, 1.1, 1.3]]) * 1.25  # membrane: the numbers themselves
+    current.requires_grad_()
+    lif(current).sum().backward()
+    assert torch.allclose(current.grad * 1.25, torch.tensor([[0.0, 1, 1, 0, 0]]) * 1.0)
+
+
+def test_the_encoding_has_the_rates_of_the_pixels_and_repeats_in_a_test():
+    pixels = torch.tensor([0.0, 0.2, 1.0]).expand(5000, 1, 3)
+    encode = Bernoulli()
+    assert torch.allclose(encode(pixels).mean((0, 1)), torch.tensor([0, 0.2, 1.0]), atol=0.03)
+    assert not torch.equal(encode(pixels), encode(pixels))
+    encode.eval()
+    state = torch.get_rng_state()
+    assert torch.equal(encode(pixels), encode(pixels))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_gradient_passes_the_encoding_unchanged():
+    pixels = torch.rand(4, 2, 3).requires_grad_()
+    spikes = Bernoulli()(pixels)
+    assert set(spikes.unique().tolist()) <= {0.0, 1.0}
+    (spikes * 3).sum().backward()
+    assert torch.equal(pixels.grad, torch.full_like(pixels, 3.0))
