@@ -63,10 +63,13 @@ notebooks: .venv/dev
 	$(BIN)/python examples/notebooks/run.py
 
 wheel: .venv/core
-	@echo "building the wheel into dist ..."
-	@rm -rf build
-	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-	@ls dist/*.whl
+	@echo "building the source distribution, and the wheel from it, into dist ..."
+	@rm -rf build dist
+	@$(PIP) "setuptools>=77"
+	@$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist dist/*.tar.gz
+	@PYTHON=$(PYTHON) .ci/check-wheel dist/*.whl
+	@ls dist/*
 
 clean:
 	rm -rf .venv build dist site src/*.egg-info src/spikewire/runtime/_kernels*.so

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import spikewire
+
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.xdist_group("wheel")  # one build
 
@@ -31,13 +33,16 @@ def run(*words, cwd, **environment) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built from a copy of the sources without what earlier builds left."""
+    """The wheel of the source distribution, as `make wheel` builds it, from a clean copy."""
     folder = tmp_path_factory.mktemp("wheel")
     unwanted = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", folder / "clone/src", ignore=unwanted)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "clone")
-    words = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, folder / "clone")
+    script = "from setuptools import build_meta; build_meta.build_sdist('..')"
+    run(sys.executable, "-c", script, cwd=folder / "clone")
+    (source,) = folder.glob("*.tar.gz")
+    words = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
     run(sys.executable, "-m", "pip", *words, cwd=folder)
     return next(folder.glob("*.whl"))
 
@@ -60,7 +65,7 @@ def environment(wheel, tmp_path_factory):
 def test_the_wheel_is_for_a_platform_and_for_every_python(wheel, need):
     need("cc")
     name, version, python, abi, platform = wheel.stem.split("-")
-    assert (name, version, python, abi) == ("spikewire", "0.1.0", "py3", "none")
+    assert (name, version, python, abi) == ("spikewire", spikewire.__version__, "py3", "none")
     assert platform == sysconfig.get_platform().replace("-", "_").replace(".", "_")
     found = set(zipfile.ZipFile(wheel).namelist())
     sources = [path for path in (ROOT / "src").rglob("*") if path.suffix not in (".pyc", ".so")]

@@ -28,7 +28,7 @@ def end_with_parent(parent: int) -> None:
     """Ask the kernel for SIGTERM when the parent ends; exit now if it has already ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
+    if sys.platform != "win32" and os.getppid() != parent:  # there a venv's python is in between
         sys.exit(128 + signal.SIGTERM)
 
 

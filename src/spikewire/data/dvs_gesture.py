@@ -45,7 +45,10 @@ def list_gestures(path: Path) -> list[tuple[Gesture, int]]:
         SpikewireError: If the table cannot be read.
     """
     table = path.with_name(f"{path.stem}_labels.csv")
-    with format_errors(table, "a table of gestures"), table.open(newline="") as lines:
+    with (
+        format_errors(table, "a table of gestures"),
+        table.open(newline="", encoding="utf-8") as lines,
+    ):
         rows = [[int(cell) for cell in row] for row in list(csv.reader(lines))[1:] if row]
         return [((path, begin, end), label - 1) for label, begin, end in rows]
 

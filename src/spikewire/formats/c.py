@@ -199,7 +199,7 @@ def _fill_template(
         "normalisation": _write_normalisation(network),
         "test": _write_test(network, example),
     }
-    template = files("spikewire.formats").joinpath("network.c.in").read_text()
+    template = files("spikewire.formats").joinpath("network.c.in").read_text("utf-8")
     return Template(template).substitute(substitutions)
 
 

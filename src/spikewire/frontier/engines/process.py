@@ -92,7 +92,7 @@ def start_worker(
         [sys.executable, "-m", "spikewire.cli.worker", str(os.getpid()), *words],
         stdout=log,
         stderr=log,
-        process_group=0 if os.name == "posix" else None,  # Ctrl-C interrupts only the parent
+        process_group=None if sys.platform == "win32" else 0,  # Ctrl-C interrupts only us
         env={**os.environ, **(environment or {})},
         pass_fds=pass_fds,
     )
