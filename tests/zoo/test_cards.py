@@ -1,12 +1,14 @@
 """The zoo: its cards are true, and its names are accepted wherever a packed file is."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from refusal import refused
 
 import spikewire
+from spikewire.cli.train import train_parser
 from spikewire.data import DATASETS
 from spikewire.formats import c, packed
 from spikewire.zoo import FOLDER, card, cards, network_path
@@ -42,7 +44,9 @@ def test_a_card_agrees_with_its_file(name, tmp_path):
     assert found.licence == "Apache-2.0"
     assert not any(word in " ".join(found.commands) for word in ("/tmp", "/home", "/root"))
     for command in found.commands:
-        assert command.startswith("spikewire train ")
+        program, verb, *words = shlex.split(command)
+        assert (program, verb) == ("spikewire", "train")
+        assert train_parser(words).read(words), "the flags are known"
 
 
 @pytest.mark.parametrize("name", list(all_names()))
