@@ -75,7 +75,7 @@ def measure_accuracy(network: Network, config: Config, data_dir: str | None) -> 
     """Return the accuracy of a network on the CPU runtime, and the number of test samples."""
     config = replace(config, data_dir=data_dir or config.data_dir, eval_batch_size=100)
     batches = test_batches(config, load_data(config), torch.device("cpu"))
-    runtime = Runtime(network, threads=torch.get_num_threads())
+    runtime = Runtime(network, threads=torch.get_num_threads(), exact=True)  # the same everywhere
     forward = runtime.run_frames if batches.temporal else runtime
     right = 0
     for images, labels in batches.epoch(0):
