@@ -227,6 +227,7 @@ def kernel_times(bench: Bench) -> None:
     running = channels.clone(), channels.clone()
     mean, variance = ops.statistics(x, *running, momentum=0.1)
     inputs = x, mean, variance, channels, channels
+    alone = None, None, None  # nothing is added, no rate is learnt
 
     def constants(pool: bool) -> dict[str, Any]:
         shape = {"time_steps": 8, "static": False, "pool": pool}
@@ -243,18 +244,25 @@ def kernel_times(bench: Bench) -> None:
         for tile in (forward // 2, forward, 2 * forward):
             ops.TILE = tile
             record("statistics", tile, size, lambda: ops.statistics(x, *running, momentum=0.1))
-            record("fire", tile, 2 * size, lambda: ops.fire(*inputs, **constants(False)))
-            record("fire and pool", tile, 1.25 * size, lambda: ops.fire(*inputs, **constants(True)))
+            record("fire", tile, 2 * size, lambda: ops.fire(*inputs, *alone, **constants(False)))
+            record(
+                "fire and pool",
+                tile,
+                1.25 * size,
+                lambda: ops.fire(*inputs, *alone, **constants(True)),
+            )
         for tile in (backward // 2, backward, 2 * backward):
             ops.BACKWARD_TILE = tile
             for pool, fraction in ((False, 1.0), (True, 0.25)):
                 options = constants(pool)
-                grad, winners = ops.fire(*inputs, **options)
+                grad, winners = ops.fire(*inputs, *alone, **options)
                 record(
                     f"backward{' and pool' if pool else ''}",
                     tile,
                     size * (3 + 2 * fraction),
-                    lambda g=grad, w=winners, o=options: ops.fire_backward(g, w, *inputs, **o),
+                    lambda g=grad, w=winners, o=options: ops.fire_backward(
+                        g, w, *inputs, None, None, **o
+                    ),
                 )
     finally:
         ops.TILE, ops.BACKWARD_TILE = forward, backward
