@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shutil
+from collections.abc import Sequence
 from math import inf, nan
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from spikewire.cli import main
 from spikewire.report import load, render
 from spikewire.report.internals import plot_parameters
 from spikewire.report.runs import Run
+from spikewire.runs.snapshots import KINDS
 from spikewire.train.loop import fit
 
 VALUES = (
@@ -77,18 +79,28 @@ def odd_arrays(x: np.ndarray) -> list:
     return [*found, None]
 
 
-def change_traces(run: Path, rng: random.Random) -> str:
-    """Replace or remove one array of the traces."""
-    with np.load(run / "traces.npz") as file:
+def change_arrays(path: Path, keys: Sequence[str], rng: random.Random) -> str:
+    """Replace or remove one array of a file."""
+    with np.load(path) as file:
         arrays = {key: file[key] for key in file.files}
-    key = rng.choice(TRACES)
+    key = rng.choice(keys)
     value = rng.choice(odd_arrays(arrays[key]))
     if value is None:
         del arrays[key]
     else:
         arrays[key] = value
-    np.savez(run / "traces.npz", **arrays)
+    np.savez(path, **arrays)
     return f"{key} {getattr(value, 'dtype', None)} {getattr(value, 'shape', None)}"
+
+
+def change_traces(run: Path, rng: random.Random) -> str:
+    """Replace or remove one array of the traces."""
+    return change_arrays(run / "traces.npz", TRACES, rng)
+
+
+def change_snapshots(run: Path, rng: random.Random) -> str:
+    """Replace or remove one array of the snapshots."""
+    return change_arrays(run / "snapshots.npz", list(KINDS), rng)
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +113,10 @@ def finished(tmp_path_factory):
 
 
 def is_shown(run: Run, page: str) -> bool:
-    return f">{run.name}</td>" in page and f'<tr class="{run.state}">' in page
+    return f">{run.name}</td>" in page and f'<tr class="{run.state}" data-runs=' in page
 
 
-@pytest.mark.parametrize("change", [change_metrics, change_traces])
+@pytest.mark.parametrize("change", [change_metrics, change_traces, change_snapshots])
 @pytest.mark.parametrize("count", [5, pytest.param(300, marks=pytest.mark.slow)])
 def test_an_odd_run_does_not_stop_the_report(
     finished, tmp_path, monkeypatch, capsys, faults, change, count
@@ -127,7 +139,7 @@ def test_an_odd_run_does_not_stop_the_report(
     faults("odd metrics or traces in a report", count, count)
 
 
-@pytest.mark.parametrize("change", [change_metrics, change_traces])
+@pytest.mark.parametrize("change", [change_metrics, change_traces, change_snapshots])
 @pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_odd_metrics_and_traces_are_noticed_before_training(
     intact, tmp_path, monkeypatch, capsys, faults, change, count

@@ -19,7 +19,8 @@ EXPORTS = {
 }  # fmt: skip
 FIGURES = ("training.svg", "training.png", "training-dark.svg", "layers-dark.png", "theta.svg")
 WRITTEN = (
-    "config.toml", "env.json", "metrics.jsonl", "traces.npz", "checkpoint.pt", "checkpoint.prev.pt"
+    "config.toml", "env.json", "metrics.jsonl", "traces.npz", "snapshots.npz", "checkpoint.pt",
+    "checkpoint.prev.pt",
 )  # fmt: skip
 
 

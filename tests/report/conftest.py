@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from short_runs import short_config
+from short_runs import rename_hostile, repeat, short_config
 
 from spikewire.report import write
 from spikewire.train.loop import fit
@@ -20,12 +20,29 @@ def trained(tmp_path_factory):
     return root
 
 
+def page_of(trained, root, change, **options):
+    """Write the page of a copy of the runs after a change; return its path."""
+    runs = shutil.copytree(trained, root / "runs", ignore=shutil.ignore_patterns("*.pt"))
+    change(runs)
+    write([runs], root / "report.html", **options)
+    return root / "report.html"
+
+
 @pytest.fixture(scope="session")
-def trained_page(trained, tmp_path_factory):
-    """The page of the four runs, for tests that only read it."""
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    write([trained], path)
-    return path
+def hostile_page(trained, tmp_path_factory):
+    """The page of four runs, with names and a title that a page must escape."""
+    root, title = tmp_path_factory.mktemp("hostile"), "</title><script>alert(2)</script>"
+    return page_of(trained, root, rename_hostile, title=title)
+
+
+@pytest.fixture(scope="session")
+def seeds_page(trained, tmp_path_factory):
+    """The page of five runs, two of which differ by their seed only."""
+
+    def add_seed(runs):
+        repeat(runs, "gradr-a", seed=1, accuracy=0.5)
+
+    return page_of(trained, tmp_path_factory.mktemp("seeds"), add_seed)
 
 
 @pytest.fixture

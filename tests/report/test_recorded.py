@@ -79,8 +79,10 @@ def test_recording_takes_under_5_percent_of_a_run(tmp_path, monkeypatch):
 
         monkeypatch.setattr(owner, name, run)
 
-    for owner, name in ((Telemetry, "trace"), (Telemetry, "measure"), (RunDir, "save_traces")):
-        timed(owner, name)
+    for name in ("trace", "measure", "picture"):
+        timed(Telemetry, name)
+    for name in ("save_traces", "save_snapshots"):
+        timed(RunDir, name)
     start = time.process_time()
     fit(resolve("digits", flags={"threads": "1"}), tmp_path / "run")
     assert 0 < sum(spent) < 0.05 * (time.process_time() - start)
@@ -97,6 +99,9 @@ def test_a_resumed_run_records_the_same_traces(trained, tmp_path, at):
         fit(config, tmp_path / "cut", progress=stop)
     fit(config, tmp_path / "cut", resume=True)
     whole, cut = (RunDir(path).load_traces() for path in (trained / "gradr-a", tmp_path / "cut"))
+    assert all(np.array_equal(whole[key], cut[key]) for key in whole)
+    whole, cut = (RunDir(path).load_snapshots() for path in (trained / "gradr-a", tmp_path / "cut"))
+    assert whole["confusion"].size
     assert all(np.array_equal(whole[key], cut[key]) for key in whole)
     rows = [
         [(row["layers"], row["measured"]) for row in load(path).history]

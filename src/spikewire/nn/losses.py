@@ -75,10 +75,22 @@ def ce_per_step(
     return functional.cross_entropy(rate_scale * steps, labels, label_smoothing=smoothing)
 
 
+def predict(output: Tensor) -> Tensor:
+    """Return the class of the highest rate per image; among equal rates the first one.
+
+    Args:
+        output: spikes or currents ``[time, batch, classes]``.
+
+    Returns:
+        Class numbers ``[batch]``.
+    """
+    return output.float().mean(0).argmax(1)
+
+
 def count_correct(output: Tensor, labels: Tensor) -> Tensor:
     """Return how many images of the batch are classified correctly, as a tensor.
 
-    The predicted class is the one of the highest rate; among equal rates the first one.
+    The predicted class is that of `predict`.
 
     Args:
         output: spikes or currents ``[time, batch, classes]``.
@@ -87,7 +99,7 @@ def count_correct(output: Tensor, labels: Tensor) -> Tensor:
     Returns:
         The count, a scalar on the device of `output`.
     """
-    return torch.sum(output.float().mean(0).argmax(1) == labels)
+    return torch.sum(predict(output) == labels)
 
 
 LOSSES: dict[str, Loss] = {"mse-rate": mse_rate, "ce-rate": ce_rate, "ce-per-step": ce_per_step}

@@ -9,6 +9,7 @@ from matplotlib.ticker import NullLocator
 
 from spikewire.errors import SpikewireError
 from spikewire.report.axes import set_epoch_ticks, set_left_title, set_log_scale
+from spikewire.report.choice import shown_layer, shown_run
 from spikewire.report.groups import identify
 from spikewire.report.marks import set_mark
 from spikewire.report.plot import Plot
@@ -23,20 +24,6 @@ RATE_PANELS = 6  # runs shown in the figure of firing rates
 MAX_MARKS = 60  # epochs of a line that have a mark each
 PARAMETER_BINS = 60
 MAX_PARAMETERS = 24  # panels of the figure of parameters
-
-
-def shown_run(runs: Sequence[Run]) -> Run | None:
-    """Return the run whose internals are shown: of median connectivity, with Grad R if any."""
-    traced = [r for r in usable(runs) if r.traces and r.config and r.config.method != "dense"]
-    candidates = [run for run in traced if run.config and run.config.method == "gradr"] or traced
-    return candidates[len(candidates) // 2] if candidates else None
-
-
-def shown_layer(run: Run) -> str:
-    """Return the layer whose internals are shown: the second convolution, else the largest."""
-    sizes = {name: counts["total"] for name, counts in run.last["layers"].items()}
-    convolutions = [name for name in sizes if "conv" in name]
-    return convolutions[1] if len(convolutions) > 1 else max(sizes, key=lambda name: sizes[name])
 
 
 def _colour(run: Run) -> str:
@@ -94,7 +81,8 @@ def _draw_ridges(axes: Axes, run: Run, index: int, picks: list[int], theme: Them
         x, y = _density(traces.theta[i][index], traces.theta_range[i][index])
         base, shade = -row, 0.35 + 0.6 * row / max(1, len(picks) - 1)
         crest = base + 1.7 * y
-        ridge = axes.fill_between(x, base, crest, color=tint, alpha=shade, lw=0, zorder=row)
+        outline = ([x[0], *x, x[-1]], [base, *crest, base])
+        (ridge,) = axes.fill(*outline, color=tint, alpha=shade, lw=0, zorder=row)
         set_mark(ridge, f"{identify([run])}\nepoch {traces.epochs[i]}", [run])
         axes.plot(x, crest, color=theme.paper, lw=0.8, zorder=row + 0.5)
     axes.axvline(0, color=theme.ink, lw=1, ls="--", zorder=99)

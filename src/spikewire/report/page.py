@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 from html import escape
 from importlib import resources
 
+from spikewire.report.choice import MAX_SHOWN, shown_runs
 from spikewire.report.elements import details, figure_element, table_element
-from spikewire.report.figures import OVERVIEW
+from spikewire.report.figures import OVERVIEW, inside_plots
 from spikewire.report.frontier import AXES, plot_frontier
 from spikewire.report.groups import repetitions
 from spikewire.report.headlines import cards
 from spikewire.report.marks import Numbers, number_runs
 from spikewire.report.plot import Plot
 from spikewire.report.runs import Run
-from spikewire.report.shown import MAX_SHOWN, inside_plots, shown_runs
 from spikewire.report.table import COLUMNS, MEANS
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

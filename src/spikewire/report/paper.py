@@ -12,13 +12,13 @@ from spikewire.errors import SpikewireError
 from spikewire.nn.models import MODELS, build
 from spikewire.nn.neurons import Neuron
 from spikewire.report.axes import set_left_title
+from spikewire.report.choice import shown_run
 from spikewire.report.frontier import plot_frontier
 from spikewire.report.internals import (
     plot_firing,
     plot_parameters,
     plot_theta,
     plot_turnover,
-    shown_run,
 )
 from spikewire.report.plot import Plot
 from spikewire.report.runs import Run

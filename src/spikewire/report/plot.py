@@ -126,9 +126,16 @@ def inline_svg(plot: Plot, numbers: Numbers) -> str:
     text = text[text.index("<svg") :]
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
+    text = _without_unused_ids(text)
     text = re.sub(r'\bid="', f'id="{plot.key}-', text)
     text = re.sub(r'(href="#|url\(#)', rf"\g<1>{plot.key}-", text)
     head, _, body = text.partition(">")
     box = re.search(r'viewBox="[^"]*"', head)
     assert box
     return f'<svg {box[0]} role="img" aria-labelledby="{plot.key}-title">{body}'.strip()
+
+
+def _without_unused_ids(svg: str) -> str:
+    """Return an SVG without the ids that nothing refers to, which are most of them."""
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from spikewire.config import Config, settings
 from spikewire.errors import SpikewireError
 from spikewire.runs.environment import read_environment
-from spikewire.runs.names import CONFIG, ENV, METRICS, TRACES
+from spikewire.runs.names import CONFIG, ENV, METRICS, SNAPSHOTS, TRACES
 from spikewire.runs.rows import check_rows, problem_of
 from spikewire.runs.rundir import RunDir
+from spikewire.runs.snapshots import Snapshots
 from spikewire.runs.traces import Traces
 from spikewire.text import size
 
@@ -32,6 +33,7 @@ class Run:
         env: Versions, machine and command, from ``env.json``.
         history: One row of metrics per epoch.
         traces: Distributions over training; None if there are none, or if they cannot be read.
+        snapshots: Pictures of the network; None if there are none, or if they cannot be read.
         finished: Whether the trained network was written.
         problem: Why parts of the run are missing, in one line; empty if none is.
     """
@@ -41,6 +43,7 @@ class Run:
     env: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     traces: Traces | None = None
+    snapshots: Snapshots | None = None
     finished: bool = False
     problem: str = ""
 
@@ -155,23 +158,26 @@ def load(path: str | Path) -> Run:
         check_rows(rows)
     with _noted(problems):
         run.env = read_environment(run.path / ENV)
-    with _noted(problems):
+    with _noted(problems, TRACES):
         arrays = folder.load_traces()
         run.traces = Traces.of(arrays) if arrays is not None else None
+    with _noted(problems, SNAPSHOTS):
+        arrays = folder.load_snapshots()
+        run.snapshots = Snapshots.of(arrays) if arrays is not None else None
     run.finished = folder.finished
     run.problem = "; ".join(problems)
     return run
 
 
 @contextmanager
-def _noted(problems: list[str]) -> Iterator[None]:
-    """Note in one line what prevents a part of a run from being read."""
+def _noted(problems: list[str], name: str = "") -> Iterator[None]:
+    """Note in one line what prevents a part of a run, or the file of that name, from being read."""
     try:
         yield
     except (SpikewireError, OSError) as error:
         problems.append(str(error))
     except ValueError as error:
-        problems.append(f"{TRACES}: is damaged ({error})")
+        problems.append(f"{name}: is damaged ({error})")
 
 
 def find(paths: Iterable[str | Path]) -> list[Run]:

@@ -4,7 +4,6 @@ A file is complete or absent: it is written under a temporary name, synced and r
 the files executes nothing.
 """
 
-import io
 import json
 import secrets
 from collections.abc import Mapping
@@ -18,7 +17,8 @@ from torch import Tensor
 
 from spikewire.config import Config, resolve
 from spikewire.errors import SpikewireError
-from spikewire.files import atomic_write, damaged, io_errors, make_folder, require_plain
+from spikewire.files import atomic_write, io_errors, make_folder, require_plain
+from spikewire.runs.arrays import load_arrays, save_arrays
 from spikewire.runs.checkpoint import load_checkpoint, save_checkpoint
 from spikewire.runs.environment import collect_environment, recorded_threads
 from spikewire.runs.history import append_row, read_rows, write_rows
@@ -30,6 +30,7 @@ from spikewire.runs.names import (
     METRICS,
     MODEL,
     PREVIOUS,
+    SNAPSHOTS,
     TENSORBOARD,
     TRACES,
     WRITTEN,
@@ -241,9 +242,7 @@ class RunDir:
 
     def save_traces(self, arrays: Mapping[str, numpy.ndarray]) -> None:
         """Write the distributions collected so far, as arrays by name."""
-        content = io.BytesIO()
-        numpy.savez_compressed(content, **arrays)  # pyright: ignore[reportArgumentType]
-        self._write(TRACES, content.getvalue())
+        save_arrays(self.path / TRACES, arrays)
 
     def load_traces(self) -> dict[str, numpy.ndarray] | None:
         """Return the distributions collected so far.
@@ -254,14 +253,15 @@ class RunDir:
         Raises:
             SpikewireError: If the file is damaged.
         """
-        path = self.path / TRACES
-        if not path.exists():
-            return None
-        try:
-            with path.open("rb") as raw, numpy.load(raw, allow_pickle=False) as file:
-                return {key: file[key] for key in file.files}
-        except Exception as error:  # a damaged file fails anywhere inside zipfile and numpy
-            raise damaged(path, error) from None
+        return load_arrays(self.path / TRACES)
+
+    def save_snapshots(self, arrays: Mapping[str, numpy.ndarray]) -> None:
+        """Write the pictures of the network kept so far, as arrays by name."""
+        save_arrays(self.path / SNAPSHOTS, arrays)
+
+    def load_snapshots(self) -> dict[str, numpy.ndarray] | None:
+        """Return the pictures of the network kept so far; see `load_traces`."""
+        return load_arrays(self.path / SNAPSHOTS)
 
     def summary_writer(self) -> "SummaryWriter":
         """Return a TensorBoard writer to the directory ``tensorboard``."""

@@ -44,6 +44,7 @@ def evaluate(
     batches: Batches,
     loss: Callable[[Tensor, Tensor], Tensor],
     ranks: Ranks = ALONE,
+    tally: Callable[[Tensor, Tensor], None] | None = None,
 ) -> tuple[float, float]:
     """Return accuracy and mean loss of a network.
 
@@ -52,6 +53,7 @@ def evaluate(
         batches: the test images.
         loss: loss of an output and its labels.
         ranks: the processes that each evaluate a part.
+        tally: called with the output and the labels of each batch of this process.
     """
     count = batches.count
     sums = torch.zeros(2, dtype=torch.float64, device=batches.device)
@@ -60,6 +62,8 @@ def evaluate(
         output = forward(images)
         right += count_correct(output, labels)
         lost += loss(output, labels).double() * len(labels)
+        if tally:
+            tally(output, labels)
     ranks.sum_(sums)
     return float(right) / count, float(lost) / count
 

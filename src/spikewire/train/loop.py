@@ -128,7 +128,7 @@ def train(
     """Train the epochs that are left; keep everything in `folder` if there is one."""
     config = training.config
     history = load_history(folder)
-    telemetry = Telemetry(config.trace_every, config.epochs, load_traces(training, folder))
+    telemetry = Telemetry(config.trace_every, config.epochs, *load_traces(training, folder))
     board = folder if config.tensorboard else None
     with tensorboard(board) as log:
         training.require_equal_ranks()
@@ -220,8 +220,13 @@ def end_epoch(
     if last or epoch % config.test_every == 0:
         with autocast(config, training.device):
             accuracy, test_loss = evaluate(
-                training.forward, training.test, training.loss, training.ranks
+                training.forward,
+                training.test,
+                training.loss,
+                training.ranks,
+                tally=telemetry.confusion.add if last else None,
             )
+        telemetry.confusion.sum_(training.ranks)
     row = {
         "epoch": epoch,
         "step": training.steps,
@@ -237,15 +242,19 @@ def end_epoch(
     with autocast(config, training.device):
         images = (images for images, _ in training.test.epoch(0))
         row |= telemetry.measure(epoch, training.model, masks, images, training.test.temporal)
+        batches = training.test.epoch(0)
+        telemetry.picture(epoch, training.model, masks, batches, training.test.temporal)
     return row, masks
 
 
 def save_row(folder: RunDir | None, row: Row, telemetry: Telemetry) -> None:
-    """Write the epoch's line of the metrics, and its traces where due."""
+    """Write the epoch's line of the metrics, and its traces and snapshots where due."""
     if folder is None:
         return
     if telemetry.due(row["epoch"]):
         folder.save_traces(telemetry.traces.arrays())
+    if row["epoch"] in telemetry.pictured:
+        folder.save_snapshots(telemetry.snapshots.arrays())
     folder.append(row)
 
 

@@ -12,6 +12,7 @@ from spikewire.runs.lock import locked
 from spikewire.runs.names import ENV
 from spikewire.runs.rows import check_rows
 from spikewire.runs.rundir import RunDir
+from spikewire.runs.snapshots import Snapshots
 from spikewire.runs.traces import Traces
 from spikewire.train.finite import require_finite
 from spikewire.train.step import Training
@@ -87,14 +88,17 @@ def load_history(folder: RunDir | None) -> list[dict[str, Any]]:
     return rows
 
 
-def load_traces(training: Training, folder: RunDir | None) -> Traces:
-    """Return the traces of a run that is resumed, up to where it continues."""
-    if folder is None or (arrays := folder.load_traces()) is None:
-        return Traces()
+def load_traces(training: Training, folder: RunDir | None) -> tuple[Traces, Snapshots]:
+    """Return traces and snapshots of a run that is resumed, up to where it continues."""
+    if folder is None:
+        return Traces(), Snapshots()
+    arrays, pictures = folder.load_traces(), folder.load_snapshots()
     try:
-        traces = Traces.of(arrays)
+        traces = Traces() if arrays is None else Traces.of(arrays)
+        snapshots = Snapshots() if pictures is None else Snapshots.of(pictures)
     except ValueError as error:
-        reason = f"its traces are damaged ({error}); remove them"
+        reason = f"its traces or snapshots are damaged ({error}); remove them"
         raise SpikewireError(f"{folder.path}: {reason}") from None
     traces.truncate(training.position.epoch)
-    return traces
+    snapshots.truncate(training.position.epoch)
+    return traces, snapshots

@@ -18,7 +18,9 @@ from spikewire.metrics import Measurement, measure
 from spikewire.nn.layers import Spiking
 from spikewire.pruning import Pruner
 from spikewire.runs.rundir import RunDir
+from spikewire.runs.snapshots import MOST, Snapshots, even_indices
 from spikewire.runs.traces import BINS, RATE_BINS, Traces
+from spikewire.train.snapshots import Confusion, keep_activity, keep_input_layer
 
 SAMPLE = 65_536  # values of a layer that make its histogram, evenly spaced
 TRACES = 20  # per run, where the config does not say
@@ -32,11 +34,21 @@ class Telemetry:
         every: epochs between traces; 0: about 20 traces per run.
         epochs: epochs of the run.
         traces: those of a run that is resumed.
+        snapshots: those of a run that is resumed.
     """
 
-    def __init__(self, every: int, epochs: int, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        every: int,
+        epochs: int,
+        traces: Traces | None = None,
+        snapshots: Snapshots | None = None,
+    ) -> None:
         self.every, self.epochs = every or math.ceil(epochs / TRACES), epochs
-        self.traces = traces or Traces()
+        self.traces, self.snapshots = traces or Traces(), snapshots or Snapshots()
+        self.confusion = Confusion()
+        due = [epoch for epoch in range(1, epochs + 1) if self.due(epoch)]
+        self.pictured = {due[i] for i in even_indices(len(due), MOST)}
 
     def due(self, epoch: int) -> bool:
         """Return whether this epoch is traced: the first, the last and every n-th."""
@@ -54,6 +66,31 @@ class Telemetry:
             pairs = [histogram(values[layer]) for layer in traces.layers]
             getattr(traces, name).append(np.stack([counts for counts, _ in pairs]))
             getattr(traces, f"{name}_range").append(np.stack([ends for _, ends in pairs]))
+
+    def picture(
+        self,
+        epoch: int,
+        model: nn.Module,
+        masks: Mapping[str, Tensor],
+        batches: Iterable[tuple[Tensor, Tensor]],
+        temporal: bool = False,
+    ) -> None:
+        """Keep pictures of the network where due: its input layer, at the end its activity.
+
+        Args:
+            epoch: the epoch, from 1.
+            model: the network.
+            masks: which weights exist.
+            batches: test images and their labels; the first batch is used.
+            temporal: whether images are ``[time, batch, ...]``.
+        """
+        if epoch not in self.pictured:
+            return
+        images, labels = next(iter(batches))
+        keep_input_layer(self.snapshots, epoch, model, masks, images.shape[1 + temporal :])
+        if epoch == self.epochs:
+            self.confusion.keep(self.snapshots)
+            keep_activity(self.snapshots, model, images, int(labels[0]), temporal)
 
     def measure(
         self,
