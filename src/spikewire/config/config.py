@@ -27,6 +27,8 @@ MODEL_OF = {
     "cifar10": "cifar10-conv",
     "cifar100": "sew-resnet18",
     "braille": "recurrent",
+    "seqdigits": "lsnn-short",
+    "seqmnist": "lsnn",
     "nmnist": "mlp",
     "dvs-gesture": "mlp",
     "cifar10-dvs": "mlp",
@@ -40,6 +42,8 @@ PRESET_OF = {
     "fashion-mnist": "mnist-fast",
     "cifar10": "cifar10-fast",
     "braille": "braille",
+    "seqdigits": "seqdigits-lsnn",
+    "seqmnist": "seqmnist-lsnn",
 }
 
 

@@ -18,6 +18,7 @@ from spikewire.data.idx import FASHION_MNIST, MNIST
 from spikewire.data.nmnist import NMNIST
 from spikewire.data.normalise import Normalisation, normalise
 from spikewire.data.reference import named_path
+from spikewire.data.sequence import SEQ_DIGITS, SEQ_MNIST
 from spikewire.data.shd import SHD, SSC
 from spikewire.data.source import Progress, Source, data_dir
 from spikewire.data.st_mnist import ST_MNIST
@@ -42,8 +43,10 @@ __all__ = [
 
 DATASETS: dict[str, Source] = {
     "digits": DIGITS,
+    "seqdigits": SEQ_DIGITS,
     "braille": BRAILLE,
     "mnist": MNIST,
+    "seqmnist": SEQ_MNIST,
     "fashion-mnist": FASHION_MNIST,
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from spikewire.errors import SpikewireError
 from spikewire.formats.neuron import Neuron
 from spikewire.nn import neurons
+from spikewire.nn.adaptive import AdaptiveRecurrent
+from spikewire.nn.crossings import Encoder
 
 LIBRARIES = ("spikingjelly", "snntorch", "norse")
 STATEFUL = {"MemoryModule", "NonSpikingBaseNode", "SpikingNeuron", "SNNCell", "SNN"}
@@ -52,6 +54,9 @@ def read_neuron(name: str, module: nn.Module) -> NeuronCall | None:
         constants = (module.tau, module.threshold, module.rest, module.reset)
         update = "divide" if module.rate is None else "multiply"
         return NeuronCall(Neuron(*constants, update), True, keeps_state=False)
+    if isinstance(module, Encoder | AdaptiveRecurrent):
+        what = "spike encoder" if isinstance(module, Encoder) else "recurrent layer with adaptation"
+        raise SpikewireError(f"{name}: {type(module).__name__} is a {what}, which no format has")
     kind = type(module)
     reader = READERS.get((kind.__module__.split(".")[0], kind.__name__))
     if reader is not None:

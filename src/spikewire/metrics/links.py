@@ -19,6 +19,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
 from spikewire.errors import SpikewireError
+from spikewire.nn.crossings import Encoder
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 
 CONV_TRANSPOSE = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}
@@ -166,6 +167,8 @@ def _record_paths(
         for module in model.modules()
         if spiking(module) or isinstance(module, NORMS)
     ]
+    encoders = (module for module in model.modules() if isinstance(module, Encoder))
+    hooks += [module.register_forward_hook(_all_ones) for module in encoders]
     try:
         yield pairs
     finally:
@@ -188,6 +191,11 @@ def _masked_forward(pairs: list[tuple[Tensor, Tensor]], mask: Tensor) -> Callabl
 def _identity(module: nn.Module, inputs: Any, output: Any) -> Any:
     """Return, as a hook, the first input in place of the first output."""
     return inputs[0] if isinstance(output, Tensor) else (inputs[0], *output[1:])
+
+
+def _all_ones(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """Return, as a hook, a spike at every output of an encoder: each is an input by itself."""
+    return torch.ones_like(output) + 0 * inputs[0].sum()
 
 
 def _binarize(x: Tensor) -> Tensor:

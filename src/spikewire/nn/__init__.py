@@ -1,7 +1,10 @@
 """Spiking networks: neurons, layers, models and losses."""
 
+from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 from spikewire.nn.batchnorm import BATCHNORMS, BatchNormPerStep
+from spikewire.nn.crossings import Crossings, Encoder
 from spikewire.nn.deferred import fuse, unfuse
+from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Dropout, Spiking
 from spikewire.nn.losses import LOSSES, ce_per_step, ce_rate, count_correct, mse_rate
@@ -18,7 +21,8 @@ from spikewire.nn.neurons import (
     lif,
     step,
 )
-from spikewire.nn.recurrent import Cell, LeakyIntegrator, Recurrent
+from spikewire.nn.penalty import RatePenalty
+from spikewire.nn.recurrent import Cell, LastSteps, LeakyIntegrator, Recurrent
 from spikewire.nn.surrogates import SURROGATES, Surrogate
 from spikewire.nn.synapses import is_spiking, synaptic_layers
 
@@ -33,13 +37,20 @@ __all__ = [
     "READOUTS",
     "RESETS",
     "SURROGATES",
+    "AdaptiveRecurrent",
     "BatchNormPerStep",
     "Cell",
+    "Crossings",
+    "DelayedLinear",
     "Dropout",
+    "Dynamics",
+    "Encoder",
+    "LastSteps",
     "LeakyIntegrator",
     "Model",
     "Neuron",
     "NeuronConstants",
+    "RatePenalty",
     "Recurrent",
     "Spiking",
     "Surrogate",

@@ -69,7 +69,8 @@ class Spiking(nn.Sequential):
                 temporal network.
 
         Returns:
-            Spikes, or currents where the last layer is synaptic: ``[time, batch, classes]``.
+            Spikes, or currents where the last layer is synaptic: ``[time, batch, classes]``; time
+            is that of the last steps only after `LastSteps`.
 
         Raises:
             SpikewireError: the images have another shape, or `time_steps` is below 1.
@@ -82,7 +83,7 @@ class Spiking(nn.Sequential):
             fits = tuple(x.shape[2:]) == self.input_shape
             check(fits, "images", shape, f"[{batch}, *{self.input_shape}]")
         x = run_layers(self, x, steps)
-        return x.expand(steps, *x.shape[1:])
+        return x.expand(steps, *x.shape[1:]) if len(x) == 1 else x
 
     def advance(self, layer: nn.Module, x: Tensor) -> Tensor:
         """Run one layer.

@@ -165,6 +165,31 @@ class LeakyIntegrator(nn.Module):
         return f"tau={self.tau}"
 
 
+class LastSteps(nn.Module):
+    """The last time steps of an output over time: those it is read from.
+
+    Args:
+        fraction: how much of the time is kept, in (0, 1]; at least one step.
+
+    Example:
+        >>> LastSteps(0.25)(torch.zeros(8, 2, 10)).shape
+        torch.Size([2, 2, 10])
+    """
+
+    def __init__(self, fraction: float) -> None:
+        super().__init__()
+        check(0 < fraction <= 1, "fraction", fraction, "in (0, 1]")
+        self.fraction = fraction
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the last part of ``[time, ...]``."""
+        return x[-max(1, round(self.fraction * len(x))) :]
+
+    def extra_repr(self) -> str:
+        """Show the fraction."""
+        return f"fraction={self.fraction:g}"
+
+
 def _hooked(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from spikewire.errors import check
 from spikewire.kernels import fusible
+from spikewire.nn.adaptive import AdaptiveRecurrent
 from spikewire.nn.batchnorm import BatchNormPerStep
+from spikewire.nn.crossings import Encoder
 from spikewire.nn.encoding import Bernoulli
 from spikewire.nn.fusion import find_groups, run_group
 from spikewire.nn.neurons import Neuron
-from spikewire.nn.recurrent import LeakyIntegrator, Recurrent
+from spikewire.nn.penalty import RatePenalty
+from spikewire.nn.recurrent import LastSteps, LeakyIntegrator, Recurrent
 
 
 class Dropout(nn.Module):
@@ -99,7 +102,18 @@ class Residual(nn.Module):
         return run(last, x, steps) + other if self.neuron is None else self.neuron(x + other)
 
 
-OVER_TIME = (Neuron, BatchNormPerStep, Recurrent, LeakyIntegrator, Residual, Bernoulli)
+OVER_TIME = (
+    Neuron,
+    BatchNormPerStep,
+    Recurrent,
+    AdaptiveRecurrent,
+    LeakyIntegrator,
+    LastSteps,
+    RatePenalty,
+    Encoder,
+    Residual,
+    Bernoulli,
+)
 
 
 def run_layers(layers: Iterable[nn.Module], x: Tensor, steps: int) -> Tensor:

@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from spikewire.nn.adaptive import AdaptiveCell
 from spikewire.nn.neurons import Neuron
 from spikewire.nn.recurrent import Cell
 
@@ -43,4 +44,6 @@ def is_spiking(module: nn.Module) -> bool:
         True for an instance of a neuron class of one of these libraries, or of a subclass.
     """
     origins = tuple(kind.__module__ for kind in type(module).__mro__)
-    return isinstance(module, Neuron | Cell) or any(x.startswith(NEURON_MODULES) for x in origins)
+    return isinstance(module, Neuron | Cell | AdaptiveCell) or any(
+        x.startswith(NEURON_MODULES) for x in origins
+    )

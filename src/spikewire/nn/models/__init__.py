@@ -10,7 +10,17 @@ from torch import nn
 from spikewire.errors import check, check_word
 from spikewire.nn.batchnorm import BATCHNORMS, per_step
 from spikewire.nn.layers import Layers, Spiking
-from spikewire.nn.models import admm, cifar10_conv, dpap, lenet5, mlp, recurrent, resnet, vgg
+from spikewire.nn.models import (
+    admm,
+    cifar10_conv,
+    dpap,
+    lenet5,
+    lsnn,
+    mlp,
+    recurrent,
+    resnet,
+    vgg,
+)
 from spikewire.nn.neurons import NEURONS, Neuron
 from spikewire.nn.recurrent import LeakyIntegrator
 
@@ -54,6 +64,8 @@ MODELS = {
     "cifar10-admm": Model(admm.make_cifar10_layers, (3, 32, 32), dropout=0.5),
     "mlp": Model(mlp.make_layers, None, hidden=256),
     "recurrent": Model(recurrent.make_layers, None, hidden=128),
+    "lsnn": Model(partial(lsnn.make_layers, 40, 700.0), None, hidden=220),
+    "lsnn-short": Model(partial(lsnn.make_layers, 16, 60.0), None, hidden=100),
     "vgg11": Model(partial(vgg.make_layers, vgg.VGG11, nn.MaxPool2d), (3, 32, 32), scalable=True),
     "vgg16": Model(partial(vgg.make_layers, vgg.VGG16, nn.MaxPool2d), (3, 32, 32), scalable=True),
     "vggsnn": Model(partial(vgg.make_layers, vgg.VGGSNN, nn.AvgPool2d), (2, 48, 48), scalable=True),
@@ -153,6 +165,9 @@ def build(
 
 def _read_out(layers: Layers, readout: str, tau: float) -> Layers:
     """Return the layers with the last neurons left out, or replaced, as the readout needs it."""
+    if any(isinstance(layer, LeakyIntegrator) for layer in layers.values()):
+        check(readout == "leaky", "readout", readout, "leaky, the only one of this network")
+        return layers
     last = [key for key, layer in layers.items() if isinstance(layer, Neuron)][-1]
     if readout == "leaky":
         return {("leaky" if k == last else k): v for k, v in layers.items()} | {

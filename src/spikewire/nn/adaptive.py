@@ -1,0 +1,262 @@
+"""Recurrent layers with adaptive thresholds: the LSNN of Bellec et al. (NeurIPS 2018).
+
+With α and ρ the decay per time step of voltage and adaptation, β the strength of adaptation (0 for
+the neurons without), a the base threshold, and z[-1] = v[-1] = b[-1] = 0::
+
+      b[t] = ρ b[t-1] + (1 - ρ) z[t-1]            A[t] = a + β b[t]
+      s[t] = v[t-1] / A[t] - 1                    z[t] = 1 where s[t] > 0, not within `refractory`
+                                                         steps after a spike
+      v[t] = α v[t-1] + (1 - α) I[t] - z[t-1] A[t]
+      I[t] = sum of the delayed input x[t - d] and the delayed own spikes z[t - 1 - d]
+
+Backward through time, nothing detached, with h[t] = 0.3 max(0, 1 - |s[t]|), 0 while refractory, g
+the gradient of the output, and Wᵀ the recurrent synapses with their delays reversed::
+
+      dz[t]   = g[t] + Wᵀ dI[t+1...] - A[t+1] dv[t+1] + (1 - ρ) db[t+1]       ds[t] = dz[t] h[t]
+      db[t]   = ρ db[t+1] - β (ds[t] v[t-1] / A[t]² + z[t-1] dv[t])
+      dv[t-1] = α dv[t] + ds[t] / A[t]                                        dI[t] = (1 - α) dv[t]
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from spikewire.errors import check
+from spikewire.nn.delays import DelayedLinear
+from spikewire.nn.surrogates import triangle_derivative
+
+DAMPING = 0.3  # the highest value of the surrogate
+
+
+class Dynamics(NamedTuple):
+    """Constants of the equations; time constants are in time steps."""
+
+    tau: float = 20.0
+    tau_adaptation: float = 700.0
+    threshold: float = 0.01
+    adaptation: float = 1.8
+    refractory: int = 5
+
+    @property
+    def decay(self) -> float:
+        """α."""
+        return math.exp(-1 / self.tau)
+
+    @property
+    def adaptation_decay(self) -> float:
+        """ρ."""
+        return math.exp(-1 / self.tau_adaptation)
+
+
+class AdaptiveCell(nn.Module):
+    """The neurons of an `AdaptiveRecurrent`, advanced by one time step per call.
+
+    Args:
+        neurons: number of neurons.
+        adaptive: how many of them, the last ones, adapt.
+        dynamics: constants of the equations.
+    """
+
+    beta: Tensor
+
+    def __init__(self, neurons: int, adaptive: int, dynamics: Dynamics) -> None:
+        super().__init__()
+        check(0 <= adaptive <= neurons, "adaptive", adaptive, f"between 0 and {neurons}")
+        self.dynamics = dynamics
+        beta = torch.zeros(neurons)
+        beta[neurons - adaptive :] = dynamics.adaptation
+        self.register_buffer("beta", beta, persistent=False)
+
+    def forward(self, current: Tensor, state: list[Tensor] | None = None) -> Any:
+        """Return spikes and the next state (voltage, adaptation, spikes, steps since the last)."""
+        tau, _, base, _, refractory = self.dynamics
+        rho = self.dynamics.adaptation_decay
+        if state is None:
+            zero = torch.zeros_like(current)
+            state = [zero, zero, zero, zero + refractory]
+        v, b, z, quiet = state
+        b = rho * b + (1 - rho) * z
+        threshold = base + self.beta * b
+        spikes = ((v / threshold - 1 > 0) & (quiet >= refractory)).to(current.dtype)
+        alpha = math.exp(-1 / tau)
+        v = alpha * v + (1 - alpha) * current - z * threshold
+        return spikes, [v, b, spikes, (quiet + 1) * (1 - spikes)]
+
+    def extra_repr(self) -> str:
+        """Show the constants."""
+        return ", ".join(f"{key}={value}" for key, value in self.dynamics._asdict().items())
+
+
+class AdaptiveRecurrent(nn.Module):
+    """A layer of neurons with and without adaptive thresholds, and synapses among each other.
+
+    Input and recurrent synapses, `inputs` and `synapses`, are linear layers with delays: every
+    method prunes them, and they are counted like all other synapses. Weights start normal with a
+    standard deviation of ``1 / sqrt(inputs)``. With `inhibitory` all synapses of a source have one
+    sign at first (Dale), negative for the first of them; excitation and inhibition of each neuron
+    cancel, and the recurrent weights have a spectral radius of 1. Methods that keep signs (Grad R,
+    Deep R) keep these.
+
+    Args:
+        inputs: number of inputs.
+        neurons: number of neurons.
+        adaptive: how many of them, the last ones, have adaptive thresholds.
+        span: number of different delays; 1: none.
+        inhibitory: fraction of inhibitory sources, the first ones, or None: signs are random.
+        dynamics: constants of the equations; None: those of the paper.
+
+    Raises:
+        SpikewireError: an argument is out of its range.
+
+    Example:
+        >>> AdaptiveRecurrent(80, 220, adaptive=100)(torch.zeros(840, 16, 80)).shape
+        torch.Size([840, 16, 220])
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        neurons: int,
+        *,
+        adaptive: int = 0,
+        span: int = 10,
+        inhibitory: float | None = None,
+        dynamics: Dynamics | None = None,
+    ) -> None:
+        super().__init__()
+        self.inputs = DelayedLinear(inputs, neurons, span)
+        self.synapses = DelayedLinear(neurons, neurons, span, self_connections=False)
+        self.cell = AdaptiveCell(neurons, adaptive, dynamics or Dynamics())
+        for layer in (self.inputs, self.synapses):
+            _initialise_(layer, inhibitory)
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """The constants of the equations."""
+        return self.cell.dynamics
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return spikes ``[time, batch, neurons]`` for inputs ``[time, batch, inputs]``."""
+        size = self.inputs.in_features
+        shape = tuple(x.shape)
+        check(len(shape) == 3 and shape[2] == size, "input", shape, f"[time, batch, {size}]")
+        current = self.inputs(x)
+        if _hooked(self.synapses) or _hooked(self.cell):
+            return self.stepwise(current)
+        synapses = self.synapses
+        parts = torch.stack(synapses.parts())
+        return _FireAdaptive.apply(current, parts, self.cell.beta, self.dynamics)  # pyright: ignore
+
+    def stepwise(self, current: Tensor) -> Tensor:
+        """Return the same spikes by calling `synapses` and `cell` at every time step."""
+        spikes, state = self.cell(current[0])
+        found = [spikes]
+        for now in current[1:]:
+            spikes, state = self.cell(now + self.synapses(spikes, found[-2::-1]), state)
+            found.append(spikes)
+        return torch.stack(found)
+
+
+@torch.no_grad()
+def _initialise_(layer: DelayedLinear, inhibitory: float | None) -> None:
+    """Draw the weights; with a fraction of inhibitory sources balanced, of spectral radius 1."""
+    weight = layer.weight
+    weight.normal_(std=layer.in_features**-0.5).mul_(layer.delays >= 0)
+    if inhibitory is None:
+        return
+    count = round(inhibitory * layer.in_features)
+    weight.abs_()
+    excited, inhibited = weight[:, count:], weight[:, :count]
+    inhibited.mul_(-excited.sum(1, keepdim=True) / inhibited.sum(1, keepdim=True))
+    if layer.in_features == layer.out_features:
+        weight.div_(torch.linalg.eigvals(weight).abs().max())
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+class _FireAdaptive(torch.autograd.Function):
+    """All time steps at once. Spikes and dI are kept ``[batch, time, neurons]``.
+
+    The inputs of all delays of a time step are then one row, without a copy, and one matrix product
+    applies all recurrent synapses.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parts: Tensor, beta: Tensor, dynamics: Dynamics) -> Tensor:
+        time, batch, size = x.shape
+        span, refractory = len(parts), dynamics.refractory
+        alpha, rho = dynamics.decay, dynamics.adaptation_decay
+        wide = torch.promote_types(x.dtype, torch.float32)
+        pad = max(span, refractory, 1)
+        spikes = x.new_zeros(batch, pad + time, size, dtype=wide)
+        past = parts.to(wide).flip(0).transpose(1, 2).reshape(span * size, size)
+        voltages, levels = x.new_empty(2, time, batch, size, dtype=wide)
+        v, b = x.new_zeros(2, batch, size, dtype=wide)
+        beta = beta.to(wide)
+        with torch.autocast(x.device.type, enabled=False):
+            for t in range(time):
+                now, before = pad + t, spikes[:, pad + t - 1]
+                b.mul_(rho).add_(before, alpha=1 - rho)
+                level = torch.add(dynamics.threshold, beta * b, out=levels[t])
+                voltages[t] = v
+                fires = v / level > 1
+                if refractory:
+                    fires &= spikes[:, now - refractory : now].amax(1) == 0
+                spikes[:, now] = fires
+                inputs = spikes[:, now - span : now].flatten(1)
+                current = torch.addmm(x[t].to(wide), inputs, past)
+                v = alpha * v + (1 - alpha) * current - before * level
+        ctx.save_for_backward(spikes, voltages, levels, parts, beta)
+        ctx.dynamics = dynamics
+        return spikes[:, pad:].transpose(0, 1).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        spikes, voltages, levels, parts, beta = ctx.saved_tensors
+        dynamics: Dynamics = ctx.dynamics
+        alpha, rho = dynamics.decay, dynamics.adaptation_decay
+        time, batch, size = voltages.shape
+        span, pad = len(parts), spikes.shape[1] - len(voltages)
+        slopes = triangle_derivative(voltages / levels - 1).mul_(DAMPING)
+        if dynamics.refractory:
+            slopes.mul_(_rested(spikes, pad, dynamics.refractory))
+        future = parts.to(spikes.dtype).reshape(span * size, size)
+        output = grads[0].to(spikes.dtype)
+        currents = spikes.new_zeros(batch, time + span, size)
+        dv, db, dz = spikes.new_zeros(3, batch, size)
+        with torch.autocast(spikes.device.type, enabled=False):
+            for t in reversed(range(time)):
+                later = currents[:, t + 1 : t + 1 + span].flatten(1)
+                ds = torch.addmm(dz + output[t], later, future) * slopes[t]
+                level, before = levels[t], spikes[:, pad + t - 1]
+                db = rho * db - beta * (ds * voltages[t] / level.square() + before * dv)
+                dz = (1 - rho) * db - level * dv
+                currents[:, t] = (1 - alpha) * dv
+                dv = alpha * dv + ds / level
+            change = _weight_gradients(currents[:, :time], spikes, span, pad)
+        dx = currents[:, :time].transpose(0, 1).to(grads[0].dtype)
+        return dx, change.to(parts.dtype), None, None
+
+
+def _rested(spikes: Tensor, pad: int, refractory: int) -> Tensor:
+    """Return 1 where no spike is in the steps before, ``[time, batch, neurons]``."""
+    total = spikes.cumsum(1)
+    recent = (
+        total[:, pad - 1 : -1]
+        - nn.functional.pad(total, (0, 0, 1, 0))[:, pad - refractory : -1 - refractory]
+    )
+    return (recent == 0).to(spikes.dtype).transpose(0, 1)
+
+
+def _weight_gradients(currents: Tensor, spikes: Tensor, span: int, pad: int) -> Tensor:
+    """Return ``sum over t of dI[t] z[t - 1 - d]ᵀ`` for every delay d."""
+    time = currents.shape[1]
+    flat = currents.flatten(0, 1).T
+    shifted = (spikes[:, pad - 1 - d : pad - 1 - d + time].flatten(0, 1) for d in range(span))
+    return torch.stack([flat @ past for past in shifted])

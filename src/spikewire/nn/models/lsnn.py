@@ -1,0 +1,48 @@
+"""The LSNN of Bellec et al. (NeurIPS 2018) for sequential MNIST."""
+
+from torch import nn
+
+from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
+from spikewire.nn.crossings import Crossings
+from spikewire.nn.layers import Layers
+from spikewire.nn.penalty import RatePenalty
+from spikewire.nn.recurrent import LastSteps, LeakyIntegrator
+
+ADAPTIVE = 100 / 220  # of the neurons
+INHIBITORY = 54 / 220  # of the inputs and neurons, those without adaptation first
+READ = 1 / 30  # of the time steps, at the end: 28 of 840
+
+
+def make_layers(
+    levels: int,
+    tau_adaptation: float,
+    inputs: int,
+    hidden: int,
+    neuron: object,
+    dropout: float,
+    classes: int,
+) -> Layers:
+    """Return encoder, recurrent layer and a leaky readout.
+
+    Args:
+        levels: thresholds of the encoder; published are 40.
+        tau_adaptation: time constant of the adaptation in time steps; published are 700, for
+            sequences of 840.
+        inputs: not used: there are 2, the pixel and the cue.
+        hidden: number of recurrent neurons; published are 220.
+        neuron: not used: the neurons and their other constants are those of the paper.
+        dropout: not used.
+        classes: number of classes.
+    """
+    encode, dynamics = Crossings(levels), Dynamics(tau_adaptation=tau_adaptation)
+    adaptive = round(ADAPTIVE * hidden)
+    return {
+        "encode": encode,
+        "rec1": AdaptiveRecurrent(
+            encode.outputs, hidden, adaptive=adaptive, inhibitory=INHIBITORY, dynamics=dynamics
+        ),
+        "rates": RatePenalty(0.1, 0.01),
+        "fc2": nn.Linear(hidden, classes),
+        "leaky": LeakyIntegrator(1 / (1 - dynamics.decay)),
+        "last": LastSteps(READ),
+    }

@@ -1,0 +1,233 @@
+"""The LSNN layer: a slow transcription of its equations, delays, refractory time, counts."""
+
+import math
+
+import pytest
+import torch
+from refusal import refused
+
+import spikewire
+from spikewire.cli import main
+from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
+from spikewire.nn.crossings import Crossings
+from spikewire.nn.delays import DelayedLinear
+from spikewire.nn.penalty import RatePenalty
+from spikewire.runs import RunDir
+
+
+class Spike(torch.autograd.Function):
+    """The published spike: a step, and 0.3 max(0, 1 - |s|) for its derivative."""
+
+    @staticmethod
+    def forward(ctx, s):
+        ctx.save_for_backward(s)
+        return (s > 0).to(s)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (s,) = ctx.saved_tensors
+        return grad * 0.3 * max(0.0, 1 - abs(float(s)))
+
+
+def slow(x, w_in, w_rec, d_in, d_rec, beta, tau, tau_a, base, refractory):
+    """The equations, one neuron and one synapse at a time, differentiated by autograd."""
+    time, batch, inputs = x.shape
+    size = len(beta)
+    alpha, rho = math.exp(-1 / tau), math.exp(-1 / tau_a)
+    zero = torch.zeros((), dtype=x.dtype)
+    rows = []
+    for n in range(batch):
+        v, b = [zero] * size, [zero] * size
+        z = []
+        for t in range(time):
+            last = z[-1] if z else [zero] * size
+            b = [rho * b[j] + (1 - rho) * last[j] for j in range(size)]
+            level = [base + beta[j] * b[j] for j in range(size)]
+            spikes = []
+            for j in range(size):
+                blocked = any(old[j].item() for old in z[max(0, t - refractory) : t])
+                spikes.append(zero if blocked else Spike.apply((v[j] - level[j]) / level[j]))
+            new = []
+            for j in range(size):
+                current = zero
+                for i in range(inputs):
+                    if t >= d_in[j][i]:
+                        current = current + w_in[j, i] * x[t - d_in[j][i], n, i]
+                for i in range(size):
+                    source = t - 1 - d_rec[j][i]
+                    if i != j and source >= 0:
+                        current = current + w_rec[j, i] * z[source][i]
+                new.append(alpha * v[j] + (1 - alpha) * current - last[j] * level[j])
+            v = new
+            z.append(spikes)
+        rows.append(torch.stack([torch.stack(step) for step in z]))
+    return torch.stack(rows, 1)
+
+
+@pytest.mark.parametrize("refractory", [0, 3])
+@pytest.mark.parametrize("span", [1, 4])
+def test_spikes_and_gradients_are_those_of_the_equations(span, refractory):
+    torch.manual_seed(span + refractory)
+    dynamics = Dynamics(tau=4.0, tau_adaptation=6.0, threshold=0.1, refractory=refractory)
+    layer = AdaptiveRecurrent(3, 4, adaptive=2, span=span, dynamics=dynamics).double()
+    layer.inputs.weight.data.mul_(2)
+    x = (torch.rand(12, 2, 3, dtype=torch.float64) < 0.5).double().requires_grad_()
+    found = layer(x)
+    assert 0.05 < found.mean() < 0.6
+    cost = torch.randn(found.shape, dtype=torch.float64)
+    (found * cost).sum().backward()
+    weights = [
+        w.detach().clone().requires_grad_() for w in (layer.inputs.weight, layer.synapses.weight)
+    ]
+    own = x.detach().clone().requires_grad_()
+    delays = [m.delays.tolist() for m in (layer.inputs, layer.synapses)]
+    beta = [0.0, 0.0, 1.8, 1.8]
+    expected = slow(own, *weights, *delays, beta, 4.0, 6.0, 0.1, refractory)
+    (expected * cost).sum().backward()
+    assert torch.equal(found, expected.detach())
+    torch.testing.assert_close(x.grad, own.grad)
+    for module, weight in zip((layer.inputs, layer.synapses), weights, strict=True):
+        torch.testing.assert_close(module.weight.grad, weight.grad)
+    assert not layer.synapses.weight.grad.diagonal().any()
+
+
+def test_step_by_step_gives_the_same_spikes():
+    torch.manual_seed(0)
+    layer = AdaptiveRecurrent(5, 8, adaptive=3, dynamics=Dynamics(tau_adaptation=30.0))
+    x = (torch.rand(40, 3, 5) < 0.3).float()
+    spikes = layer(x)
+    seen = []
+    layer.synapses.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    assert torch.equal(layer(x), spikes)
+    assert torch.equal(torch.stack(seen), spikes[:-1])
+    assert spikes.sum() > 20
+
+
+def test_a_delay_shifts_the_input():
+    layer = DelayedLinear(1, 1, span=4)
+    layer.delays.fill_(2)
+    layer.weight.data.fill_(3.0)
+    x = torch.tensor([1.0, 0, 0, 2, 0]).view(5, 1, 1)
+    assert layer(x).flatten().tolist() == [0, 0, 3, 0, 0]
+
+
+def test_a_neuron_is_silent_for_the_refractory_time():
+    layer = AdaptiveRecurrent(1, 1, span=1)
+    layer.inputs.weight.data.fill_(1.0)
+    spikes = layer(torch.ones(60, 1, 1)).flatten()
+    times = spikes.nonzero().flatten()
+    assert len(times) > 3
+    assert (times.diff() == 6).all()
+
+
+def test_sources_have_one_sign_and_deep_r_keeps_it():
+    torch.manual_seed(0)
+    layer = AdaptiveRecurrent(8, 12, inhibitory=0.25)
+    assert (layer.inputs.weight[:, :2] <= 0).all()
+    assert (layer.inputs.weight[:, 2:] >= 0).all()
+    model = torch.nn.Sequential(layer)
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    method = spikewire.DeepR(connectivity=0.3, constraint="global", alpha=0.01)
+    pruner = method.attach(model, optimizer, total_steps=30)
+    before = pruner.masks()
+    for _ in range(30):
+        optimizer.zero_grad()
+        model((torch.rand(10, 4, 8) < 0.4).float()).sub(0.1).square().sum().backward()
+        optimizer.step()
+    after = pruner.masks()
+    assert any(not torch.equal(after[name], before[name]) for name in before)
+    assert sum(int(m.sum()) for m in after.values()) == round(0.3 * (8 * 12 + 12 * 12))
+    for weight, count in ((layer.inputs.weight, 2), (layer.synapses.weight, 3)):
+        assert (weight[:, :count] <= 0).all()
+        assert (weight[:, count:] >= 0).all()
+
+
+def test_bad_arguments_are_refused():
+    refused(lambda: AdaptiveRecurrent(3, 4, adaptive=5), "adaptive", "between 0 and 4")
+    refused(lambda: AdaptiveRecurrent(3, 4, span=0), "span", "at least 1")
+    refused(lambda: AdaptiveRecurrent(3, 4)(torch.zeros(5, 3)), "[time, batch, 3]")
+
+
+def test_the_penalty_has_the_gradient_of_its_equation():
+    torch.manual_seed(1)
+    spikes = (torch.rand(7, 3, 4, dtype=torch.float64) < 0.3).double().requires_grad_()
+    cost = torch.randn(7, 3, 4, dtype=torch.float64)
+    (RatePenalty(0.5, 0.1)(spikes) * cost).sum().backward()
+    own = spikes.detach().clone().requires_grad_()
+    rate = sum(own[t, n] for t in range(7) for n in range(3)) / 21
+    ((own * cost).sum() + 0.5 * ((rate - 0.1) ** 2).sum()).backward()
+    torch.testing.assert_close(spikes.grad, own.grad)
+    assert RatePenalty(0.5).eval()(spikes) is spikes
+
+
+def test_crossings_mark_what_the_paper_marks():
+    pixels = [0, 255, 100, 100, 30, 0, 200]
+    x = torch.tensor([[p, float(i > 4)] for i, p in enumerate(pixels)]).view(7, 1, 2)
+    found = Crossings(5)(x)[:, 0]
+    levels = [0, 0.25, 0.5, 0.75]
+    for t, now in enumerate(pixels):
+        after = pixels[t + 1] / 255 if t < 6 else None
+        y = now / 255
+        rise = [float(after is not None and y < level <= after) for level in levels]
+        fall = [float(after is not None and y >= level > after) for level in levels]
+        assert found[t].tolist() == [*rise, *fall, float(y == 1), float(t > 4)]
+
+
+def test_images_become_sequences_with_a_cue():
+    data = spikewire.data.load("seqdigits")
+    images = spikewire.data.load("digits").test_images
+    assert data.temporal
+    assert tuple(data.test_images.shape[1:]) == (68, 2)
+    assert torch.equal(data.test_images[:, :64, 0], images.flatten(1))
+    assert data.test_images[0, :, 1].tolist() == [0] * 64 + [1] * 4
+    assert not data.test_images[:, 64:, 0].any()
+
+
+@pytest.fixture(scope="module")
+def lsnn():
+    torch.manual_seed(0)
+    shape = {"input_shape": (2,), "classes": 10, "temporal": True, "hidden": 16}
+    return spikewire.build("lsnn-short", readout="leaky", **shape)
+
+
+def test_the_costs_of_the_network_are_counted(lsnn):
+    x = spikewire.data.load("seqdigits").test_images[:8].transpose(0, 1).float()
+    assert lsnn(x).shape == (2, 8, 10), "the last thirtieth of 68 steps"
+    found = spikewire.measure(lsnn, x, time_first=True)
+    spikes = lsnn.encode(x)
+    own = lsnn.rec1(spikes).detach()
+    layers = {layer.name: layer for layer in found.layers}
+    assert layers["rec1.inputs.weight"].synops == pytest.approx(float(spikes.sum()) / 8 * 16)
+    expected = float(own[:-1].sum(1).sum(0) @ (lsnn.rec1.synapses.weight != 0).sum(0).float()) / 8
+    assert layers["rec1.synapses.weight"].synops == pytest.approx(expected)
+    assert found.synapses == pytest.approx((32 * 16 + 15 * 16 + 160) / (32 * 16 + 16 * 16 + 160))
+    assert found.firing[0].rates.mean() == pytest.approx(float(own.mean()))
+
+
+@pytest.mark.parametrize("format", ["nir", "packed", "c"])
+def test_a_format_names_what_it_cannot_hold(lsnn, tmp_path, format):
+    path, spikes = tmp_path / "net", torch.zeros(68, 1, 32)
+    refused(lambda: spikewire.export(lsnn, torch.zeros(68, 1, 2), path, format=format), "Crossings")
+    layer = torch.nn.Sequential(lsnn.rec1)
+    refused(lambda: spikewire.export(layer, spikes, path, format=format), "AdaptiveRecurrent")
+    assert not path.exists()
+
+
+def test_it_is_trained_from_the_command_line(tmp_path):
+    run = tmp_path / "run"
+    words = ["--preset", "seqdigits-lsnn", "--epochs", "1", "--hidden", "16", "--out", str(run)]
+    assert main(["train", *words]) == 0
+    rows = RunDir.open(run).history()
+    assert rows[-1]["loss"] < 2.6
+    assert rows[-1]["connectivity"] == pytest.approx(0.12, abs=1e-3)
+
+
+def test_the_published_network_has_its_published_size():
+    model = spikewire.build(
+        "lsnn", readout="leaky", input_shape=(2,), classes=10, temporal=True, time_steps=840
+    )
+    sizes = [m.weight.numel() for m in spikewire.nn.synaptic_layers(model).values()]
+    assert sizes == [80 * 220, 220 * 220, 220 * 10]
+    assert round(0.12 * sum(sizes)) == 8184
+    assert (model.rec1.cell.beta > 0).sum() == 100
+    assert model(torch.zeros(840, 1, 2)).shape == (28, 1, 10)
