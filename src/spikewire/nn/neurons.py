@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spikewire.errors import check
 from spikewire.kernels import fusible
-from spikewire.nn.membrane import RESETS, Fire, NeuronConstants, validate
+from spikewire.nn.membrane import RESETS, Fire, NeuronConstants, fire_, validate
 from spikewire.nn.surrogates import SURROGATES
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "RESETS",
     "Neuron",
     "NeuronConstants",
+    "fire_",
     "integrate_and_fire",
     "lif",
     "step",
