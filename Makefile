@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo figures test test-all docs pages notebooks test-gpu lint format wheel clean
+.PHONY: demo figures test test-all docs gallery pages notebooks test-gpu lint format wheel clean
 
 demo: .venv/core
 	@echo "training three networks on the embedded digits (about a minute) ..."
@@ -58,6 +58,10 @@ pages: .venv/core
 	@echo "installing the tools for the documentation into .venv (once) ..."
 	@$(PIP) -e ".[docs]"
 	@touch $@
+
+gallery: .venv/core
+	$(BIN)/spikewire frontier --methods dense,gradr,budget --connectivity 0.25,0.05,0.02,0.01 --seeds 1 --epochs 40 --jobs 2 --out runs/gallery
+	$(BIN)/spikewire figures runs/gallery --kinds svg --out docs/figures/gallery
 
 notebooks: .venv/dev
 	$(BIN)/python examples/notebooks/run.py

@@ -63,7 +63,7 @@ def anchors(page):
 
 @EVERY_PAGE
 def test_every_relative_link_leads_to_a_file_and_a_heading(page):
-    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+    for link in re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\"\s]+)", without_code(page)):
         path, _, anchor = link.partition("#")
         if path.startswith(("http://", "https://", "mailto:")):
             continue

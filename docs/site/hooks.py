@@ -46,7 +46,9 @@ MADE_FROM = {
 PAGE_OF = {file: page for page, file in MADE_FROM.items()}
 WIDE = "---\nhide: [navigation]\n---\n"
 CODE = r"^```.*?^```$|`[^`\n]+`"
-LINK = re.compile(rf"{CODE}|(?<=\]\()[^)\s]+|(?<=src=\")[^\"]+", re.DOTALL | re.MULTILINE)
+LINK = re.compile(
+    rf"{CODE}|(?<=\]\()[^)\s]+|(?<=src=\")[^\"]+|(?<=srcset=\")[^\"]+", re.DOTALL | re.MULTILINE
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -113,8 +115,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return found[0]
         file = posixpath.normpath(posixpath.join(folder, path))
         target = page_of(file)
-        if not target:
-            return f"{config.repo_url}/blob/main/{file}{hash}{anchor}"
+        if not target or (ROOT / file).is_dir():
+            kind = "tree" if (ROOT / file).is_dir() else "blob"
+            return f"{config.repo_url}/{kind}/main/{file}{hash}{anchor}"
         return posixpath.relpath(target, posixpath.dirname(source) or ".") + hash + anchor
 
     return LINK.sub(lead, markdown)
