@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from io import StringIO
@@ -120,6 +121,28 @@ def test_a_terminal_shows_the_table_below_the_lines_and_a_pipe_only_lines(
     assert line in seen
     assert "1 done, 0 running, 5 waiting, 0 failed" in seen
     assert "\x1b[?25h" in seen, "the cursor is not shown again"
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_a_terminal_ends_the_table_and_saves(tmp_path):
+    pid, terminal = pytest.importorskip("pty").fork()
+    if not pid:
+        words = ["frontier", "--methods=dense", "--seeds=3", "--epochs=10000", f"--out={tmp_path}"]
+        os.execv(sys.executable, [sys.executable, "-m", "spikewire", *words])
+    seen, interrupted = "", False
+    with suppress(OSError):  # the end of a terminal
+        while more := os.read(terminal, 1 << 16):
+            seen += more.decode(errors="replace")
+            ready = re.search(r"digits-dense-seed0 +[1-9][0-9]*/10000", seen)
+            if ready and not interrupted:
+                os.write(terminal, b"\x03")
+                interrupted = True
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert "0 done, 1 running, 2 waiting, 0 failed" in seen
+    shown = seen.rpartition("\x1b[?25h")  # the cursor is visible again
+    said = f"stopped; 0 of 3 runs are finished in {tmp_path}; resume with the same command"
+    assert said in " ".join(shown[2].split())
+    assert "stopped; resume with" in (tmp_path / "logs/digits-dense-seed0.txt").read_text()
 
 
 @pytest.mark.parametrize(
