@@ -10,7 +10,7 @@ import pytest
 import torch
 from short_runs import HOSTILE
 
-from spikewire.report import FIGURES, find
+from spikewire.report import FIGURES, find, write
 
 torch.set_num_threads(1)
 
@@ -190,6 +190,24 @@ def test_axis_run_theme_filter_and_tab_survive_a_reload(browser, seeds_page):
         browser.refresh()
         options = find_all(browser, "#chosen option")
         assert options[-1].text == chosen
+
+
+def test_theme_and_filter_survive_an_update_of_a_watched_page(browser, trained, tmp_path):
+    path = tmp_path / "live.html"
+    write([trained / "dense"], path, refresh=1)
+    open_page(browser, path)
+    ink = "return getComputedStyle(document.body).color"
+    before = browser.execute_script(ink)
+    browser.find_element("id", "theme").click()
+    type_filter(browser, "nothing")
+    browser.execute_script("window.old = true")
+    deadline = time.monotonic() + 20
+    while browser.execute_script("return window.old ?? null") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert browser.execute_script("return window.old ?? null") is None
+    assert browser.execute_script(ink) != before
+    assert browser.find_element("id", "filter").get_property("value") == "nothing"
+    assert browser.find_element("id", "count").text == "0 of 1 runs"
 
 
 def test_figures_and_tables_can_be_saved(browser, seeds_page, tmp_path):

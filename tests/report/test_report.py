@@ -154,6 +154,7 @@ def test_mistakes_are_one_line(arguments, expected, trained, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-def test_watch_makes_a_page_that_reloads_itself(runs, tmp_path):
-    write([runs / "dense"], tmp_path / "live.html", refresh=7)
+def test_watch_makes_a_page_that_reloads_itself(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    write([tmp_path], tmp_path / "live.html", refresh=7)
     assert '<meta http-equiv="refresh" content="7">' in (tmp_path / "live.html").read_text("utf-8")

@@ -11,6 +11,7 @@ from spikewire import data
 from spikewire.errors import SpikewireError
 from spikewire.nn import LIF
 from spikewire.nn.layers import Spiking
+from spikewire.nn.neurons import PLIF
 from spikewire.nn.recurrent import Recurrent
 from spikewire.report import load
 from spikewire.runs.rundir import RunDir
@@ -98,6 +99,13 @@ def test_a_recurrent_layer_is_kept_and_neurons_of_other_kinds_are_not():
     assert expected.any()
     assert torch.equal(torch.from_numpy(kept.spikes[0]).float(), expected)
     Snapshots.of(kept.arrays())
+
+    learnt, batch = Spiking({"fc": nn.Linear(6, 9), "plif": PLIF(tau=3.0)}), inputs[0]
+    also = Snapshots()
+    keep_activity(also, learnt, batch, 1)
+    current = learnt.fc(batch)[:1].detach().double().numpy()
+    slow = potentials(np.tile(current, (8, 1)), tau=3.0)
+    assert also.membrane[0] == pytest.approx(slow[0], abs=1e-5)
 
     class Odd(LIF):
         def forward(self, current):

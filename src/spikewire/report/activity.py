@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from spikewire.report.axes import set_whole_ticks
 from spikewire.report.choice import dense_twins, is_dense, shown_run_with
 from spikewire.report.groups import identify, setting
 from spikewire.report.marks import set_mark
@@ -54,6 +55,8 @@ def plot_activity(runs: Sequence[Run]) -> Plot | None:
             axes.tick_params(labelbottom=False)
         for axes in grid[-1]:
             axes.set_xlabel("time step")
+        for axes in grid[pictured:].flat:
+            set_whole_ticks(axes)
 
     size = (WIDTH, 0.7 + 0.9 * pictured + 1.9 * len(layers))
     title = "One test image through the layers"

@@ -36,7 +36,7 @@ def limit_accuracy(axes: Axes, bottom: float | None = None) -> None:
     axes.set_ylim(top=min(100.5, high + 0.05 * (high - low)))
 
 
-def set_epoch_ticks(axes: Axes) -> None:
+def set_whole_ticks(axes: Axes) -> None:
     """Put the ticks of the x axis at whole numbers, also for a single epoch."""
     low, high = axes.dataLim.intervalx
     if low == high:

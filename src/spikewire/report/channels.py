@@ -45,8 +45,8 @@ def plot_channels(runs: Sequence[Run]) -> Plot | None:
             _draw_map(axes, run, name, counts)
         for axes in panels[len(shown) :]:
             axes.set_axis_off()
-        figure.supylabel("output channel", fontsize=10)
-        figure.supxlabel("input channel", fontsize=10)
+        figure.supylabel("output channel")
+        figure.supxlabel("input channel")
 
     caption = (
         f"{run.label}. Weights kept of each kernel: empty where none is left, so that the pair of "

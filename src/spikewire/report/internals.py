@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from spikewire.errors import SpikewireError
-from spikewire.report.axes import set_epoch_ticks, set_left_title, set_log_scale
+from spikewire.report.axes import set_left_title, set_log_scale, set_whole_ticks
 from spikewire.report.choice import shown_layer, shown_run
 from spikewire.report.groups import identify
 from spikewire.report.marks import set_mark
@@ -122,7 +122,7 @@ def plot_turnover(runs: Sequence[Run]) -> Plot | None:
         _draw_turnover(axes, run, layer)
         axes.set(xlabel="epoch", ylabel="synapses per epoch")
         set_log_scale(axes, "y")
-        set_epoch_ticks(axes)
+        set_whole_ticks(axes)
         set_left_title(axes, _layer_title(run, layer))
         axes.legend(loc="upper right")
 
@@ -173,8 +173,8 @@ def plot_firing(runs: Sequence[Run]) -> Plot | None:
         panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
         for axes, run in zip(panels, shown, strict=True):
             _draw_rates(axes, run)
-        figure.supylabel("fraction of neurons, %", fontsize=10)
-        panels[-1].set_xlabel("spikes per time step, mean over the test images")
+        figure.supylabel("fraction of neurons, %")
+        panels[-1].set_xlabel("mean spikes per time step")
 
     names = ", ".join(dict.fromkeys(_late_rates(run)[0] for run in shown))
     order = ", by decreasing connectivity from top to bottom" * (len(shown) > 1)

@@ -99,6 +99,7 @@ def matplotlib_settings(theme: Theme, key: str, width: float = WIDTH) -> dict[st
         "font.size": letters,
         "axes.titlesize": letters,
         "axes.labelsize": letters,
+        "figure.labelsize": letters,
         "legend.fontsize": letters - 1,
         "legend.frameon": False,
         "lines.linewidth": 1.6 if width >= NARROW else 1.2,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from spikewire.report.axes import set_epoch_ticks, set_legend_above, set_log_scale
+from spikewire.report.axes import set_legend_above, set_log_scale, set_whole_ticks
 from spikewire.report.groups import Group, group_by, opacities, repetitions, setting
 from spikewire.report.marks import set_mark
 from spikewire.report.plot import Plot
@@ -51,7 +51,7 @@ def plot_training(runs: Sequence[Run]) -> Plot | None:
         top.set_ylabel("accuracy, %")
         top.set_ylim(*_accuracy_range(good))
         bottom.set(ylabel="connectivity, %", xlabel="epoch")
-        set_epoch_ticks(bottom)
+        set_whole_ticks(bottom)
         set_log_scale(bottom, "y")
         set_legend_above(top)
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from spikewire.distributed import Ranks
 from spikewire.metrics.counting import preserve_state
 from spikewire.nn.losses import predict
+from spikewire.nn.membrane import fire_
 from spikewire.nn.names import unwrap
-from spikewire.nn.neurons import Neuron, NeuronConstants, fire_
+from spikewire.nn.neurons import Neuron
 from spikewire.nn.recurrent import Cell
 from spikewire.nn.synapses import synaptic_layers
 from spikewire.runs.snapshots import (
@@ -126,7 +127,7 @@ def keep_activity(
         for name, module in neurons.items():
             module.register_forward_hook(partial(_record, calls.setdefault(name, [])))
         model(one)
-    found = {name: _trace(seen, neurons[name].constants) for name, seen in calls.items() if seen}
+    found = {name: _trace(seen, neurons[name]) for name, seen in calls.items() if seen}
     traces = {name: trace for name, trace in found.items() if trace is not None}
     if not traces or len({len(spikes) for spikes, _ in traces.values()}) > 1:
         return
@@ -147,7 +148,7 @@ def _record(calls: list[Any], module: nn.Module, inputs: tuple[Tensor, ...], out
 
 
 def _trace(
-    calls: list[tuple[Tensor, Tensor]], constants: NeuronConstants
+    calls: list[tuple[Tensor, Tensor]], module: Neuron | Cell
 ) -> tuple[Tensor, Tensor] | None:
     """Return spikes and membrane potentials ``[time, neuron]``, from the currents of all steps.
 
@@ -156,9 +157,10 @@ def _trace(
     current = torch.cat([current for current, _ in calls]).float()
     recorded = torch.cat([spikes for _, spikes in calls]).float()
     membrane, spikes = torch.empty_like(current), torch.empty_like(current)
+    constants, rate = module.constants, module.rate if isinstance(module, Neuron) else None
     u = torch.full_like(current[0], constants.rest)
     for t in range(len(current)):
-        fire_(current[t], u, membrane[t], spikes[t], constants)
+        fire_(current[t], u, membrane[t], spikes[t], constants, rate)
     same = bool((spikes != recorded).float().mean() <= MISMATCH)
     return (recorded, membrane) if same else None
 
