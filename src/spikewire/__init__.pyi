@@ -17,6 +17,7 @@ from spikewire.deploy import export as export
 from spikewire.errors import SpikewireError as SpikewireError
 from spikewire.errors import TrainingFailed as TrainingFailed
 from spikewire.methods import ADMM as ADMM
+from spikewire.methods import APTN as APTN
 from spikewire.methods import METHODS as METHODS
 from spikewire.methods import SET as SET
 from spikewire.methods import STDS as STDS
@@ -29,6 +30,7 @@ from spikewire.methods import Lottery as Lottery
 from spikewire.methods import Magnitude as Magnitude
 from spikewire.methods import RigL as RigL
 from spikewire.methods import SoftDeepR as SoftDeepR
+from spikewire.methods import SoftPruning as SoftPruning
 from spikewire.metrics import Measurement as Measurement
 from spikewire.metrics import measure as measure
 from spikewire.nn import IF as IF

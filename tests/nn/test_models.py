@@ -53,7 +53,7 @@ def test_counts_and_names(name):
     synapses = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     assert sum(m.weight.numel() for m in synapses) == PRUNABLE[name]
     assert all((m.bias is not None) == (name == "mnist-admm") for m in synapses)
-    keys = {key for key in model.state_dict() if not key.startswith("bn")}
+    keys = {key for key in model.state_dict() if not (key.startswith("bn") or "bias" in key)}
     names = {f"{n}.weight" for n, _ in model.named_children() if n[:2] in ("fc", "co")}
     assert keys == names | ({"rec1.synapses.weight"} if name == "recurrent" else set())
 

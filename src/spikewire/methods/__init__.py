@@ -4,6 +4,7 @@ Importing a method here registers it in `METHODS`.
 """
 
 from spikewire.methods.admm import ADMM as ADMM
+from spikewire.methods.aptn import APTN as APTN
 from spikewire.methods.budget import Budget as Budget
 from spikewire.methods.deepr import DeepR as DeepR
 from spikewire.methods.dense import Dense as Dense
@@ -12,6 +13,7 @@ from spikewire.methods.lottery import Lottery as Lottery
 from spikewire.methods.magnitude import Magnitude as Magnitude
 from spikewire.methods.rigl import RigL as RigL
 from spikewire.methods.set import SET as SET
+from spikewire.methods.soft import SoftPruning as SoftPruning
 from spikewire.methods.softdeepr import SoftDeepR as SoftDeepR
 from spikewire.methods.stds import STDS as STDS
 from spikewire.methods.upr import UPR as UPR

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from spikewire.pruning import (
     SCOPES,
@@ -52,13 +53,17 @@ class Magnitude(Masked, Counted):
         if pruner.passes(last) or (inside and pruner.step % self.every == 0):
             self.prune_(pruner)
 
+    def score(self, layer: Layer) -> Tensor:
+        """Return ``|w|``: the smallest are pruned."""
+        return layer.weight.abs()
+
     def prune_(self, pruner: Pruner) -> None:
         """Keep the largest of the present weights, as many as the schedule gives now."""
         done = (pruner.progress - self.begin) / (self.ramp - self.begin) if self.gradual else 1.0
         # also layers without a gradient in this step: the time to prune may not come again
         layers = pruner.all_layers()
         # an absent synapse scores below any present one, even one of weight 0
-        scores = [torch.where(x.state["mask"], x.weight.abs(), -1.0) for x in layers]
+        scores = [torch.where(x.state["mask"], self.score(x), -1.0) for x in layers]
         masks = self.select(
             pruner,
             layers,
