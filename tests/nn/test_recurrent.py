@@ -155,3 +155,11 @@ def test_a_recurrent_network_is_refused_by_the_export_with_the_name_of_the_layer
     from spikewire.formats.trace import trace_model
 
     refused(lambda: trace_model(network(temporal=False).eval()), "rec1", "not supported")
+
+
+def test_a_long_leaky_readout_is_that_of_its_equation():
+    x = torch.randn(200, 3, 2, dtype=torch.float64)
+    found, y = LeakyIntegrator(20.0)(x), torch.zeros(3, 2, dtype=torch.float64)
+    for t, now in enumerate(x):
+        y = y + (now - y) / 20.0
+        torch.testing.assert_close(found[t], y)

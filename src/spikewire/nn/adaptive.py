@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spikewire.errors import check
+from spikewire.kernels import same_layout
 from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.surrogates import triangle_derivative
 
@@ -189,10 +190,9 @@ class _FireAdaptive(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, parts: Tensor, beta: Tensor, dynamics: Dynamics) -> Tensor:
         time, batch, size = x.shape
-        span, refractory = len(parts), dynamics.refractory
-        alpha, rho = dynamics.decay, dynamics.adaptation_decay
+        span = len(parts)
         wide = torch.promote_types(x.dtype, torch.float32)
-        pad = max(span, refractory, 1)
+        pad = max(span, dynamics.refractory, 1)
         spikes = x.new_zeros(batch, pad + time, size, dtype=wide)
         past = parts.to(wide).flip(0).transpose(1, 2).reshape(span * size, size)
         voltages, levels = x.new_empty(2, time, batch, size, dtype=wide)
@@ -200,17 +200,10 @@ class _FireAdaptive(torch.autograd.Function):
         beta = beta.to(wide)
         with torch.autocast(x.device.type, enabled=False):
             for t in range(time):
-                now, before = pad + t, spikes[:, pad + t - 1]
-                b.mul_(rho).add_(before, alpha=1 - rho)
-                level = torch.add(dynamics.threshold, beta * b, out=levels[t])
-                voltages[t] = v
-                fires = v / level > 1
-                if refractory:
-                    fires &= spikes[:, now - refractory : now].amax(1) == 0
-                spikes[:, now] = fires
-                inputs = spikes[:, now - span : now].flatten(1)
+                inputs = spikes[:, pad + t - span : pad + t].flatten(1)
                 current = torch.addmm(x[t].to(wide), inputs, past)
-                v = alpha * v + (1 - alpha) * current - before * level
+                state = v, b, voltages[t], levels[t]
+                advance_(current, spikes, pad + t, state, beta, dynamics)
         ctx.save_for_backward(spikes, voltages, levels, parts, beta)
         ctx.dynamics = dynamics
         return spikes[:, pad:].transpose(0, 1).to(x.dtype)
@@ -219,39 +212,90 @@ class _FireAdaptive(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         spikes, voltages, levels, parts, beta = ctx.saved_tensors
-        dynamics: Dynamics = ctx.dynamics
-        alpha, rho = dynamics.decay, dynamics.adaptation_decay
         time, batch, size = voltages.shape
         span, pad = len(parts), spikes.shape[1] - len(voltages)
-        slopes = triangle_derivative(voltages / levels - 1).mul_(DAMPING)
-        if dynamics.refractory:
-            slopes.mul_(_rested(spikes, pad, dynamics.refractory))
         future = parts.to(spikes.dtype).reshape(span * size, size)
         output = grads[0].to(spikes.dtype)
         currents = spikes.new_zeros(batch, time + span, size)
-        dv, db, dz = spikes.new_zeros(3, batch, size)
+        state = tuple(spikes.new_zeros(3, batch, size))
         with torch.autocast(spikes.device.type, enabled=False):
             for t in reversed(range(time)):
                 later = currents[:, t + 1 : t + 1 + span].flatten(1)
-                ds = torch.addmm(dz + output[t], later, future) * slopes[t]
-                level, before = levels[t], spikes[:, pad + t - 1]
-                db = rho * db - beta * (ds * voltages[t] / level.square() + before * dv)
-                dz = (1 - rho) * db - level * dv
-                currents[:, t] = (1 - alpha) * dv
-                dv = alpha * dv + ds / level
+                grad = torch.addmm(output[t], later, future)
+                saved = voltages[t], levels[t]
+                retreat_(grad, spikes, pad + t, saved, beta, state, currents, t, ctx.dynamics)
             change = _weight_gradients(currents[:, :time], spikes, span, pad)
         dx = currents[:, :time].transpose(0, 1).to(grads[0].dtype)
         return dx, change.to(parts.dtype), None, None
 
 
-def _rested(spikes: Tensor, pad: int, refractory: int) -> Tensor:
-    """Return 1 where no spike is in the steps before, ``[time, batch, neurons]``."""
-    total = spikes.cumsum(1)
-    recent = (
-        total[:, pad - 1 : -1]
-        - nn.functional.pad(total, (0, 0, 1, 0))[:, pad - refractory : -1 - refractory]
-    )
-    return (recent == 0).to(spikes.dtype).transpose(0, 1)
+State = tuple[Tensor, ...]
+
+
+def advance_(
+    current: Tensor, spikes: Tensor, now: int, state: State, beta: Tensor, dynamics: Dynamics
+) -> None:
+    """Advance all neurons by one time step, in place.
+
+    Args:
+        current: ``[batch, neurons]``.
+        spikes: ``[batch, time, neurons]``; those of index `now` are written.
+        now: the time step, as an index of `spikes`.
+        state: voltage, adaptation; then the voltage and threshold of this step, written only.
+        beta: strength of adaptation per neuron.
+        dynamics: constants of the equations.
+    """
+    if same_layout(current):
+        from spikewire.kernels import adaptive  # imports Triton, which is optional
+
+        return adaptive.advance_(current, spikes, now, state, beta, dynamics)
+    alpha, rho = dynamics.decay, dynamics.adaptation_decay
+    v, b, old, level = state
+    before = spikes[:, now - 1]
+    b.mul_(rho).add_(before, alpha=1 - rho)
+    torch.add(dynamics.threshold, beta * b, out=level)
+    old.copy_(v)
+    spikes[:, now] = (v / level > 1) & _rested(spikes, now, dynamics.refractory)
+    v.mul_(alpha).add_(current, alpha=1 - alpha).sub_(before * level)
+    return None
+
+
+def retreat_(
+    grad: Tensor, spikes: Tensor, now: int, saved: State, beta: Tensor,
+    state: State, currents: Tensor, then: int, dynamics: Dynamics,
+) -> None:  # fmt: skip
+    """Go one time step back, in place.
+
+    Args:
+        grad: the gradient of the spikes from output and recurrent synapses, ``[batch, neurons]``.
+        spikes: ``[batch, time, neurons]``.
+        now: the time step, as an index of `spikes`.
+        saved: voltage before the step, and its threshold.
+        beta: strength of adaptation per neuron.
+        state: gradients of voltage, adaptation and earlier spikes.
+        currents: ``[batch, time, neurons]``, where the gradient of the current is written.
+        then: the time step, as an index of `currents`.
+        dynamics: constants of the equations.
+    """
+    if same_layout(grad):
+        from spikewire.kernels import adaptive  # imports Triton, which is optional
+
+        places = saved, beta, state, currents, then, dynamics, DAMPING
+        return adaptive.retreat_(grad, spikes, now, *places)
+    alpha, rho = dynamics.decay, dynamics.adaptation_decay
+    (v, level), (dv, db, dz), before = saved, state, spikes[:, now - 1]
+    slope = triangle_derivative(v / level - 1).mul_(DAMPING)
+    ds = (grad + dz) * slope * _rested(spikes, now, dynamics.refractory)
+    db.mul_(rho).sub_(beta * (ds * v / level.square() + before * dv))
+    torch.sub((1 - rho) * db, level * dv, out=dz)
+    currents[:, then] = (1 - alpha) * dv
+    dv.mul_(alpha).add_(ds / level)
+    return None
+
+
+def _rested(spikes: Tensor, now: int, refractory: int) -> Tensor | bool:
+    """Return where no spike is in the steps before."""
+    return spikes[:, now - refractory : now].amax(1) == 0 if refractory else True
 
 
 def _weight_gradients(currents: Tensor, spikes: Tensor, span: int, pad: int) -> Tensor:
