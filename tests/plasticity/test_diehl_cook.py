@@ -71,6 +71,13 @@ def test_thresholds_rise_with_every_spike_of_the_batch():
     assert neurons.theta.tolist() == [0.75, 0.25]
 
 
+def test_thresholds_keep_their_differences_where_their_mean_is_limited():
+    neurons = Excitatory(3, Constants(adaptation=6.0, ceiling=5.0))
+    neurons.theta.copy_(torch.tensor([1.0, 4.0, 7.0]))
+    neurons.adapt_(torch.tensor([[[0.0, 1, 0]]]))
+    assert neurons.theta.tolist() == [0.0, 9.0, 6.0]  # 1, 10, 7: their mean is 6
+
+
 def test_the_optimizer_applies_bounds_and_sums():
     weight = torch.nn.Parameter(torch.tensor([[1.0, 3.0, 0.0], [0.0, 0.0, 0.0]]))
     weight.grad = torch.tensor([[4.0, -2.0, 0.0], [0.0, 0.0, 0.0]])

@@ -27,6 +27,9 @@ class Constants(Timing):
     reset: float = setting(5.0, "potential after a spike", within="(-inf, inf)")
     refractory: float = setting(5.0, "time without input after a spike, ms", within="[0, inf)")
     adaptation: float = setting(0.5, "rise of the threshold per spike", within="[0, inf)")
+    ceiling: float = setting(
+        80.0, "highest mean of the adaptive part of thresholds", within="(0, inf)"
+    )
     inhibition: float = setting(
         120.0, "fall of the potential of all others at a spike", within="[0, inf)"
     )
@@ -86,8 +89,13 @@ class Excitatory(nn.Module):
         return spikes
 
     def adapt_(self, spikes: Tensor) -> None:
-        """Raise each threshold by `adaptation` per spike; the paper's slow decay is left out."""
-        self.theta.add_(spikes.sum((0, 1)), alpha=self.constants.adaptation)
+        """Raise each threshold by `adaptation` per spike; lower all where their mean is too high.
+
+        Without a limit long training ends in silence; the paper lets thresholds decay slowly.
+        """
+        c = self.constants
+        self.theta.add_(spikes.sum((0, 1)), alpha=c.adaptation)
+        self.theta.sub_((self.theta.mean() - c.ceiling).clamp(min=0)).clamp_(min=0)
 
 
 class DiehlCook(Plastic):

@@ -1,0 +1,151 @@
+"""The systems of the Grad R paper's tables: train each row of docs/systems.md, and print the table.
+
+    python benchmarks/systems.py --out runs/systems --jobs 6 rbm stdp       # rows whose name begins so
+    python benchmarks/systems.py --out runs/systems --summary results/systems.json
+
+A row is one command of `spikewire train` and is run once per seed; finished runs are not repeated.
+`--search` tests on 5,000 held-out training images instead of the test set, with other settings of a
+row given as further words: ``--search lr=0.05 lr=0.1,epochs=10``.
+"""
+
+import argparse
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A row: our command after `spikewire train`, and what was published: accuracy, connectivity."""
+
+    flags: str
+    published: str = ""
+
+
+STDP = "--preset mnist-diehl --hidden 1600 --epochs 3"
+MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
+ROWS = {
+    "rbm-dense": Row("--preset mnist-rbm", "95.60 (Neftci)"),
+    "rbm-26": Row("--preset mnist-rbm --method magnitude", "95.00 @ 26 % (Neftci)"),
+    "rbm-26-budget": Row("--preset mnist-rbm --method budget"),
+    "stdp-dense": Row(STDP, "93.20 (Rathi), 90.40 with 800 (Guo)"),
+    "stdp-8": Row(f"{STDP} {MAGNITUDE} --connectivity 0.08", "91.50 @ 8 % (Rathi)"),
+    "stdp-8-budget": Row(f"{STDP} --method budget --ramp 0.9 --connectivity 0.08"),
+    "stdp-10-aptn": Row(
+        f"{STDP} --method aptn --begin 0.3 --ramp 0.9 --connectivity 0.1", "86.53 @ 10 % (Guo)"
+    ),
+    "stdp-10-budget": Row(f"{STDP} --method budget --ramp 0.9 --connectivity 0.1"),
+    "wta-dense": Row("--preset mnist-wta", "94.05 (Shi)"),
+    "wta-30": Row("--preset mnist-wta --method magnitude", "about 75 @ 30 % (Shi, conventional)"),
+    "wta-30-soft": Row(
+        "--preset mnist-wta --method soft --trained 0.3", "frozen, not removed (Shi)"
+    ),
+    "wta-30-budget": Row("--preset mnist-wta --method budget"),
+    "admm-mnist-dense": Row("--preset mnist-admm --method dense", "99.07 (Deng)"),
+    "admm-mnist-25": Row("--preset mnist-admm --connectivity 0.25", "96.84 @ 25 % (Deng)"),
+    "admm-mnist-40": Row("--preset mnist-admm --connectivity 0.4", "98.64 @ 40 % (Deng)"),
+    "admm-mnist-50": Row("--preset mnist-admm --connectivity 0.5", "99.10 @ 50 % (Deng)"),
+    "admm-cifar10-dense": Row("--preset cifar10-admm --method dense", "89.53 (Deng)"),
+    "admm-cifar10-10": Row("--preset cifar10-admm --connectivity 0.1", "85.68 @ 10 % (Deng)"),
+    "admm-cifar10-25": Row("--preset cifar10-admm --connectivity 0.25", "87.37 @ 25 % (Deng)"),
+    "admm-cifar10-50": Row("--preset cifar10-admm --connectivity 0.5", "89.15 @ 50 % (Deng)"),
+    **{
+        f"batch-{size}": Row(f"--preset mnist-diehl --epochs 3 --batch-size {size}")
+        for size in (8, 32, 128, 512)
+    },
+}
+
+
+def train(folder: Path, flags: list[str]) -> str:
+    """Train one run unless it is finished; return a line about it."""
+    if not finished(folder):
+        out = ["--resume" if (folder / "config.toml").exists() else "--out", str(folder)]
+        words = out if out[0] == "--resume" else [*flags, *out]
+        command = [sys.executable, "-m", "spikewire", "train", *words, "--quiet"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            return f"{folder.name}: {done.stderr.strip().splitlines()[-1:]}"
+    last = read(folder)
+    accuracy, connectivity = 100 * last["accuracy"], 100 * last["connectivity"]
+    return f"{folder.name}: {accuracy:.2f} % at {connectivity:.2f} %, {last['time']:.0f} s"
+
+
+def finished(folder: Path) -> bool:
+    """Return whether a run has its network."""
+    return (folder / "model.safetensors").exists()
+
+
+def read(folder: Path) -> dict[str, float]:
+    """Return accuracy, connectivity and time of a finished run."""
+    lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    time = sum(line["seconds"] for line in lines)
+    return {"time": time, **{key: lines[-1][key] for key in ("accuracy", "connectivity")}}
+
+
+def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
+    """Return folder and flags of every run that the arguments name."""
+    found = []
+    for name in [x for x in ROWS if not args.rows or x.startswith(tuple(args.rows))]:
+        for seed in range(args.seeds):
+            for change in args.search or [""]:
+                flags = [*shlex.split(ROWS[name].flags), "--seed", str(seed)]
+                for pair in filter(None, change.split(",")):
+                    flags += [
+                        f"--{pair.partition('=')[0]}",
+                        pair.partition("=")[2].replace("+", ","),
+                    ]
+                if args.search:
+                    flags += ["--hold-out", "5000"]
+                flags += shlex.split(args.flags)
+                label = f"{name}-{change}-seed{seed}" if args.search else f"{name}-seed{seed}"
+                found.append((args.out / label.replace(":", "_"), flags))
+    return found
+
+
+def summary(out: Path, file: Path) -> None:
+    """Write every row that has runs, and print it as a line of a table."""
+    table = {}
+    for name, row in ROWS.items():
+        runs = [read(x) for x in sorted(out.glob(f"{name}-seed*")) if finished(x)]
+        if runs:
+            table[name] = {"flags": row.flags, "published": row.published, "runs": runs}
+            print(line(name, row, runs))
+    file.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def line(name: str, row: Row, runs: list[dict[str, float]]) -> str:
+    """Return a row of the table in Markdown."""
+    mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
+    spread = f" ± {100 * statistics.stdev(x['accuracy'] for x in runs):.2f}" if runs[1:] else ""
+    cells = (name, row.published, f"{100 * mean['accuracy']:.2f}{spread}", str(len(runs)))
+    more = (f"{100 * mean['connectivity']:.2f} %", f"{mean['time']:.0f} s", f"`{row.flags}`")
+    return f"| {' | '.join([*cells, *more])} |"
+
+
+def main() -> None:
+    """Train what is missing, or print what there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", help="beginnings of names of rows; none: all")
+    parser.add_argument("--out", type=Path, default=Path("runs/systems"))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--flags", default="", help="further flags of every run")
+    parser.add_argument("--search", nargs="+", help="settings to compare on held-out images")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write results; train nothing")
+    args = parser.parse_args()
+    if args.summary:
+        summary(args.out, args.summary)
+        return
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for text in pool.map(lambda job: train(*job), jobs(args)):
+            print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
