@@ -1,11 +1,11 @@
 """The systems of the Grad R paper's tables: train each row of docs/systems.md, and print the table.
 
-    python benchmarks/systems.py --out runs/systems --jobs 6 rbm stdp       # rows whose name begins so
+    python benchmarks/systems.py --out runs/systems --jobs 6 rbm stdp      # rows that begin so
     python benchmarks/systems.py --out runs/systems --summary results/systems.json
 
 A row is one command of `spikewire train` and is run once per seed; finished runs are not repeated.
 `--search` tests on 5,000 held-out training images instead of the test set, with other settings of a
-row given as further words: ``--search lr=0.05 lr=0.1,epochs=10``.
+row given as further words: ``--search lr=0.05 lr=0.1,plasticity=keep:0.4+momentum:0.8``.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """A row: our command after `spikewire train`, and what was published: accuracy, connectivity."""
+    """A row: our flags of `spikewire train`, and what was published: accuracy @ connectivity."""
 
     flags: str
     published: str = ""
@@ -94,10 +94,8 @@ def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
             for change in args.search or [""]:
                 flags = [*shlex.split(ROWS[name].flags), "--seed", str(seed)]
                 for pair in filter(None, change.split(",")):
-                    flags += [
-                        f"--{pair.partition('=')[0]}",
-                        pair.partition("=")[2].replace("+", ","),
-                    ]
+                    key, _, value = pair.partition("=")
+                    flags += [f"--{key}", value.replace("+", ",")]
                 if args.search:
                     flags += ["--hold-out", "5000"]
                 flags += shlex.split(args.flags)
@@ -128,9 +126,8 @@ def line(name: str, row: Row, runs: list[dict[str, float]]) -> str:
 
 def main() -> None:
     """Train what is missing, or print what there is."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    form = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("rows", nargs="*", help="beginnings of names of rows; none: all")
     parser.add_argument("--out", type=Path, default=Path("runs/systems"))
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")

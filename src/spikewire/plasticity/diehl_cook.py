@@ -27,9 +27,7 @@ class Constants(Timing):
     reset: float = setting(5.0, "potential after a spike", within="(-inf, inf)")
     refractory: float = setting(5.0, "time without input after a spike, ms", within="[0, inf)")
     adaptation: float = setting(0.5, "rise of the threshold per spike", within="[0, inf)")
-    ceiling: float = setting(
-        80.0, "highest mean of the adaptive part of thresholds", within="(0, inf)"
-    )
+    ceiling: float = setting(80.0, "highest mean of the rises of all thresholds", within="(0, inf)")
     inhibition: float = setting(
         120.0, "fall of the potential of all others at a spike", within="[0, inf)"
     )
