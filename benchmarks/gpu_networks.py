@@ -59,11 +59,16 @@ class NetworkBench(Bench):
         """Return the network, channels-last."""
         torch.manual_seed(0)
         name, side, classes, _ = NETWORKS[self.network]
-        sizes = {"input_shape": (3, 32 if self.cpu else side, 32 if self.cpu else side)}
-        neuron = "plif" if name == "dpap" else "lif"
-        width = 1 / 64 if self.cpu else 1.0
-        model = build(name, time_steps=time_steps, classes=classes, neuron=neuron, width=width,
-                      readout="current", **sizes)  # fmt: skip
+        side = 32 if self.cpu else side
+        model = build(
+            name,
+            time_steps=time_steps,
+            input_shape=(3, side, side),
+            classes=classes,
+            neuron="plif" if name == "dpap" else "lif",
+            width=1 / 64 if self.cpu else 1.0,
+            readout="current",
+        )
         return model.to(self.device, memory_format=torch.channels_last)  # pyright: ignore
 
     def images(self, batch: int) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from spikewire.errors import SpikewireError
 from spikewire.kernels import fusible
@@ -99,7 +100,7 @@ def _is(module: nn.Module, names: tuple[str, ...]) -> bool:
     return ours and kind.__name__ in names
 
 
-def install(module: nn.Module, fused: "Fused") -> None:
+def install(module: Any, fused: "FusedNorm | FusedNeuron | FusedPool") -> None:
     """Set the methods of one module; deep copies of the module get their own."""
     module.forward = fused.forward
     if isinstance(fused, FusedNeuron) and hasattr(type(module), "reset"):
@@ -197,7 +198,7 @@ class Deferred(Tensor):
                 shape = func(torch.empty(first.shape, device="meta"), *args[1:], **(kwargs or {}))
             if shape.shape[-3:] == first.shape[-3:]:
                 return Deferred.of(first.work, shape.shape, first.done)
-        values = torch.utils._pytree.tree_map_only(Deferred, Deferred.compute, (args, kwargs or {}))
+        values = tree_map_only(Deferred, Deferred.compute, (args, kwargs or {}))
         return func(*values[0], **values[1])
 
     @classmethod
@@ -256,8 +257,9 @@ class FusedNeuron(Fused):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return spikes, deferred where a pool follows."""
-        ready = isinstance(x, Deferred) and not x.done and x.work.neuron is None and x.ndim == 5
-        if not ready or read_neuron(self.module) is None or not fusible(x.work.x, len(x)):
+        if not isinstance(x, Deferred) or x.done or x.work.neuron is not None or x.ndim != 5:
+            return self.original(x)
+        if read_neuron(self.module) is None or not fusible(x.work.x, len(x)):
             return self.original(x)
         self.check_state()
         work = x.work._replace(x=x.work.x.reshape(x.shape), neuron=self.module)

@@ -154,7 +154,8 @@ class Fire(torch.autograd.Function):
             if drate is not None:
                 drate += (a * (membrane[t] - _voltage(ctx.constants, membrane, spikes, t))).sum()
             carry = a.mul_(leak)
-        return result, None if drate is None else drate / rate, None, None
+        drate = None if drate is None or rate is None else drate / rate
+        return result, drate, None, None
 
 
 def _voltage(constants: NeuronConstants, m: Tensor, spikes: Tensor, t: int) -> Tensor | float:

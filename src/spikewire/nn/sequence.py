@@ -4,7 +4,7 @@ Neurons and other layers of `OVER_TIME` see ``[time, batch, ...]``, all others
 ``[time * batch, ...]``. Time is 1 before the first neuron of a network for still images.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -132,11 +132,11 @@ def run_layers(layers: Iterable[nn.Module], x: Tensor, steps: int) -> Tensor:
     return x
 
 
-def run(group: tuple[nn.Module, ...], x: Tensor, steps: int) -> Tensor:
+def run(group: Sequence[nn.Module], x: Tensor, steps: int) -> Tensor:
     """Run a group of `find_groups` on ``[time, batch, ...]``."""
     if len(group) > 1:
         return run_group(group, x, steps)
-    (layer,) = group
+    layer = group[0]
     if isinstance(layer, OVER_TIME):
         return layer(x.expand(steps, *x.shape[1:]))
     if isinstance(layer, Dropout):
