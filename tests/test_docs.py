@@ -80,6 +80,14 @@ def test_the_index_has_one_line_per_page():
             assert len(re.findall(rf"^- \[{page.name}\]\({page.name}\): ", index, re.M)) == 1
 
 
+def test_every_figure_is_on_a_page():
+    shown = "".join(text(page) for page in PAGES)
+    figures = (ROOT / "docs" / "figures").rglob("*.svg")
+    names = [str(path.relative_to(ROOT / "docs")) for path in figures]
+    assert len(names) > 20
+    assert [name for name in names if name not in shown] == []
+
+
 @EVERY_PAGE
 def test_files_of_the_repository_that_are_named_exist(page):
     named = re.findall(r"`((?:src|tests|docs|benchmarks|examples)/[\w/.-]+)`", text(page))
