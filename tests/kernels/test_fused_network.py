@@ -8,8 +8,10 @@ from comparison import DEVICE, gradients, normal, relative_error
 from torch import Tensor, nn
 
 from spikewire import kernels
+from spikewire.nn import sequence
 from spikewire.nn.layers import Dropout, Spiking, conv, linear
-from spikewire.nn.neurons import LIF
+from spikewire.nn.neurons import IF, LIF, PLIF
+from spikewire.nn.sequence import Residual
 
 
 def network() -> Spiking:
@@ -28,6 +30,44 @@ def network() -> Spiking:
         if name.startswith(("bn", "fc")):
             nn.init.normal_(parameter, 1.0, 0.5)
     return model.to(DEVICE, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+def residual_network() -> Spiking:
+    """Return a network whose shortcuts add spikes, with a stride, and currents."""
+    torch.manual_seed(0)
+    branch = {"conv": conv(4, 6, 3, 1, stride=2), "bn": nn.BatchNorm2d(6), "lif": LIF()}
+    shortcut = {"conv": conv(4, 6, 1, 0, stride=2), "bn": nn.BatchNorm2d(6), "lif": IF()}
+    layers = {"conv1": conv(3, 4, 3, 1), "bn1": nn.BatchNorm2d(4), "lif1": LIF(reset="soft")}
+    layers["spikes"] = Residual(branch, shortcut)
+    layers["identity"] = Residual({"conv": conv(6, 6, 3, 1), "bn": nn.BatchNorm2d(6), "lif": LIF()})
+    currents = {"conv": conv(6, 6, 3, 1), "bn": nn.BatchNorm2d(6)}
+    layers["currents"] = Residual(currents, neuron=PLIF(1.5))
+    layers |= {"flatten": nn.Flatten(), "fc1": linear(96, 5)}
+    model = Spiking(layers, time_steps=3)
+    for name, parameter in model.named_parameters():
+        if "bn" in name or name.startswith("fc"):
+            nn.init.normal_(parameter, 0.8, 0.4)
+    return model.to(DEVICE, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_a_network_with_shortcuts_is_the_same_on_both_paths(training, monkeypatch):
+    model = residual_network().train(training)
+    twin, images = copy.deepcopy(model), normal(2, 3, 8, 8)
+    added, run = [], sequence.run_group
+    monkeypatch.setattr(
+        sequence, "run_group", lambda *args, **more: added.append([*more]) or run(*args, **more)
+    )
+    output, grads = train_once(model, images, "triton")
+    assert added == [[], [], ["residual"], ["residual"], ["add"]]
+    expected, truth = train_once(twin, images, "torch")
+    assert len(added) == 5
+    assert expected.std() > 0
+    assert relative_error(output, expected) < 1e-5
+    for (name, _), a, b in zip(model.named_parameters(), grads, truth, strict=True):
+        assert relative_error(a, b) < 1e-4, name
+    for (name, a), b in zip(model.named_buffers(), twin.buffers(), strict=True):
+        assert relative_error(a, b) < 1e-5, name
 
 
 def train_once(model, images: Tensor, path: str) -> tuple[Tensor, list[Tensor]]:

@@ -43,6 +43,7 @@ def test_neurons_over_time(time_steps, dtype):
         IF(threshold=0.7, rest=-0.3, surrogate="sigmoid"),
         LIF(tau=3.3, threshold=0.4, rest=-0.5, surrogate="triangle"),
         LIF(tau=1.0),
+        LIF(tau=1.25, threshold=0.5, surrogate="rectangle"),
         LIF(tau=7.5, surrogate="sigmoid"),
         IF(reset="soft"),
         LIF(tau=2.5, threshold=0.8, rest=-0.2, reset="soft", surrogate="sigmoid"),
