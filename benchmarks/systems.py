@@ -1,7 +1,7 @@
 """The systems of the Grad R paper's tables: train each row of docs/systems.md, and print the table.
 
     python benchmarks/systems.py --out runs/systems --jobs 6 rbm stdp      # rows that begin so
-    python benchmarks/systems.py --out runs/systems --summary results/systems.json
+    python benchmarks/systems.py --out runs/systems --summary results/systems.json   # and the docs
 
 A row is one command of `spikewire train` and is run once per seed; finished runs are not repeated.
 `--search` tests on 5,000 held-out training images instead of the test set, with other settings of a
@@ -15,8 +15,17 @@ import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+PAGE = Path(__file__).parent.parent / "docs" / "systems.md"
+BEGIN, END = "<!-- systems -->", "<!-- end -->"
+HEAD = (
+    "| row | published | accuracy, % | n | connectivity | time per run | `spikewire train` |",
+    "|---|---|---|---|---|---|---|",
+)
+FLAGS = "flags.txt"  # beside a run: how it was started, without seed and device
 
 
 class Row(NamedTuple):
@@ -62,6 +71,7 @@ ROWS = {
 
 def train(folder: Path, flags: list[str]) -> str:
     """Train one run unless it is finished; return a line about it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     if not finished(folder):
         out = ["--resume" if (folder / "config.toml").exists() else "--out", str(folder)]
         words = out if out[0] == "--resume" else [*flags, *out]
@@ -69,9 +79,16 @@ def train(folder: Path, flags: list[str]) -> str:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             return f"{folder.name}: {done.stderr.strip().splitlines()[-1:]}"
+        (folder / FLAGS).write_text(shlex.join(without(flags, "--seed", "--device", "--threads")))
     last = read(folder)
     accuracy, connectivity = 100 * last["accuracy"], 100 * last["connectivity"]
     return f"{folder.name}: {accuracy:.2f} % at {connectivity:.2f} %, {last['time']:.0f} s"
+
+
+def without(flags: list[str], *names: str) -> list[str]:
+    """Return flags, each with its value, without those of these names."""
+    pairs = zip(flags[::2], flags[1::2], strict=True)
+    return [word for pair in pairs if pair[0] not in names for word in pair]
 
 
 def finished(folder: Path) -> bool:
@@ -86,10 +103,15 @@ def read(folder: Path) -> dict[str, float]:
     return {"time": time, **{key: lines[-1][key] for key in ("accuracy", "connectivity")}}
 
 
+def named(row: str, word: str) -> bool:
+    """Return whether a word means a row: its name, or the beginning of several."""
+    return row == word or (word not in ROWS and row.startswith(word))
+
+
 def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
     """Return folder and flags of every run that the arguments name."""
     found = []
-    for name in [x for x in ROWS if not args.rows or x.startswith(tuple(args.rows))]:
+    for name in [x for x in ROWS if not args.rows or any(map(partial(named, x), args.rows))]:
         for seed in range(args.seeds):
             for change in args.search or [""]:
                 flags = [*shlex.split(ROWS[name].flags), "--seed", str(seed)]
@@ -105,22 +127,37 @@ def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
 
 
 def summary(out: Path, file: Path) -> None:
-    """Write every row that has runs, and print it as a line of a table."""
-    table = {}
-    for name, row in ROWS.items():
-        runs = [read(x) for x in sorted(out.glob(f"{name}-seed*")) if finished(x)]
-        if runs:
-            table[name] = {"flags": row.flags, "published": row.published, "runs": runs}
-            print(line(name, row, runs))
+    """Add the finished runs of every row to the results, and write the table into the docs."""
+    table = json.loads(file.read_text()) if file.exists() else {}
+    for name in ROWS:
+        if runs := [read(x) for x in sorted(out.glob(f"{name}-seed*")) if finished(x)]:
+            table[name] = {"flags": flags_of(out, name), "runs": runs}
     file.write_text(json.dumps(table, indent=1) + "\n")
+    PAGE.write_text(fill(PAGE.read_text(), table))
 
 
-def line(name: str, row: Row, runs: list[dict[str, float]]) -> str:
+def flags_of(out: Path, name: str) -> str:
+    """Return the flags of a row as its first run was started with them."""
+    return (next(out.glob(f"{name}-seed*")) / FLAGS).read_text()
+
+
+def fill(page: str, table: dict[str, Any]) -> str:
+    """Return the page with its table replaced; rows without runs say so."""
+    rows = [line(name, row, table.get(name)) for name, row in ROWS.items()]
+    before, _, rest = page.partition(f"{BEGIN}\n")
+    return "\n".join([before + BEGIN, "", *HEAD, *rows, "", END + rest.partition(END)[2]])
+
+
+def line(name: str, row: Row, found: dict[str, Any] | None) -> str:
     """Return a row of the table in Markdown."""
+    command = f"`{found['flags'] if found else row.flags}`"
+    if not found:
+        return f"| {name} | {row.published} | not measured | | | | {command} |"
+    runs = found["runs"]
     mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
     spread = f" ± {100 * statistics.stdev(x['accuracy'] for x in runs):.2f}" if runs[1:] else ""
     cells = (name, row.published, f"{100 * mean['accuracy']:.2f}{spread}", str(len(runs)))
-    more = (f"{100 * mean['connectivity']:.2f} %", f"{mean['time']:.0f} s", f"`{row.flags}`")
+    more = (f"{100 * mean['connectivity']:.2f} %", f"{mean['time']:.0f} s", command)
     return f"| {' | '.join([*cells, *more])} |"
 
 
@@ -134,7 +171,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--flags", default="", help="further flags of every run")
     parser.add_argument("--search", nargs="+", help="settings to compare on held-out images")
-    parser.add_argument("--summary", type=Path, metavar="FILE", help="write results; train nothing")
+    parser.add_argument(
+        "--summary",
+        type=Path,
+        metavar="FILE",
+        help="add to the results, write the table of the docs, train nothing",
+    )
     args = parser.parse_args()
     if args.summary:
         summary(args.out, args.summary)
