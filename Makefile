@@ -47,8 +47,8 @@ format: .venv/dev
 	@$(PIP) --no-deps neurobench==2.3.0  # a whole install would bring GPL code the tests do not need
 	@touch $@
 
-docs: .venv/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: .venv/docs  # not --quiet, which would turn off --strict
+	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 pages: .venv/core

@@ -44,7 +44,6 @@ MADE_FROM = {
     **{f"notebooks/{path.stem}.md": str(path.relative_to(ROOT)) for path in notebooks.FILES},
 }
 PAGE_OF = {file: page for page, file in MADE_FROM.items()}
-WIDE = "---\nhide: [navigation]\n---\n"
 CODE = r"^```.*?^```$|`[^`\n]+`"
 LINK = re.compile(
     rf"{CODE}|(?<=\]\()[^)\s]+|(?<=src=\")[^\"]+|(?<=srcset=\")[^\"]+", re.DOTALL | re.MULTILINE
@@ -53,7 +52,8 @@ LINK = re.compile(
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Set the navigation, and render ``math`` blocks as MathML, which needs no script."""
-    config.nav = [{"Home": "index.md"}, *navigation(), {"API": list(api.pages())}]
+    home = {"Home": ["index.md", "contents.md", "changelog.md", "results-files.md"]}
+    config.nav = [home, *navigation(), {"API": list(api.pages())}]
     fences = config.mdx_configs.setdefault("pymdownx.superfences", {})
     fences["custom_fences"] = [{"name": "math", "class": "math", "format": equation}]
     return config
@@ -97,7 +97,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, file in MADE_FROM.items():
         text = (ROOT / file).read_text("utf-8")
         made = notebooks.to_markdown(text) if file.endswith(".ipynb") else text
-        made = WIDE + made if page == "index.md" else made
         files.append(File.generated(config, page, content=made))
     for page, text in api.pages().items():
         files.append(File.generated(config, page, content=text))
