@@ -224,6 +224,13 @@ def test_each_rank_evaluates_its_part(found):
         assert loss == pytest.approx(whole_loss, rel=1e-6)
 
 
+def test_the_confusion_matrix_counts_the_images_of_all_ranks(found):
+    run = RunDir(found[0]["out"] / "whole")
+    matrix, accuracy = run.load_snapshots()["confusion"], run.history()[-1]["accuracy"]
+    assert matrix.sum() == len(datasets.load("digits").test_labels)
+    assert matrix.trace() / matrix.sum() == pytest.approx(accuracy)
+
+
 def test_a_rank_that_differs_stops_all(found):
     for rank in found:
         moved, changed = rank["differences"]

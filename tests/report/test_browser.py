@@ -135,6 +135,9 @@ def test_the_filter_acts_on_figures_and_means_too(browser, seeds_page):
     assert browser.execute_script(script + ".map(r => r.cells[0].textContent)") == ["deepr"]
     type_filter(browser, "seed=1")
     assert shown_runs(browser) == ["gradr-a-seed1"]
+    marks = browser.execute_script(SHOWN_MARKS)
+    assert any("seeds 0, 1" in text for text in marks)  # the mean stays
+    assert "gradr" not in marks  # the line to gradr-b, which is hidden, does not
 
 
 def test_pointing_at_a_mark_shows_run_seed_and_values(browser, seeds_page):
@@ -182,7 +185,7 @@ def test_axis_run_theme_filter_and_tab_survive_a_reload(browser, seeds_page):
         assert browser.execute_script(ink) == dark
         assert not find_all(browser, "#means-panel")[0].is_displayed()
         titles = [title.text for title in find_all(browser, "#frontier h3") if title.text]
-        assert titles == ["Accuracy against synops"]
+        assert titles == ["Accuracy against SynOps"]
         assert len(shown_runs(browser)) == 3
         shown = [part for part in find_all(browser, ".inside") if part.is_displayed()]
         assert [part.get_attribute("data-run") for part in shown] == [options[-1].text]

@@ -61,7 +61,11 @@ def test_inline_figures_use_the_colours_of_the_page_and_unique_ids(trained):
         used = set(re.findall(r"url\(#([^)]+)\)", part)) | set(re.findall(r'href="#([^"]+)"', part))
         assert used <= set(names)
         assert "#010203" not in part
-        assert {int(n) for text in re.findall('data-runs="([^"]*)"', part) for n in text.split()}
+        assert {
+            int(n)
+            for text in re.findall('data-runs="([^"]*)"', part)
+            for n in text.replace("|", " ").split()
+        }
 
 
 def test_every_mark_says_run_seed_and_values_and_a_file_names_no_folder(runs):

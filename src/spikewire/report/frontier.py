@@ -83,7 +83,8 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
     size = (WIDTH, sum(4.8 if dataset in PUBLISHED else 4.0 for dataset in panels))
     data = [final_metrics(run) | {name: in_unit(run, name) for name in AXES} for run in good]
     key = "frontier" if unit == "connectivity" else f"frontier-{unit}"
-    return Plot(key, f"Accuracy against {unit}", _caption(panels, unit), draw, data, size)
+    name = "SynOps" if unit == "synops" else unit
+    return Plot(key, f"Accuracy against {name}", _caption(panels, unit), draw, data, size)
 
 
 def in_unit(run: Run, unit: str) -> float | None:
@@ -219,7 +220,7 @@ def _draw_line(axes: Axes, points: Sequence[Point]) -> None:
         marker=style.marker, markevery=[], label=None if in_legend else method,
         ls="" if len(points) > MAX_JOINED else style.dash,
     )  # fmt: skip
-    set_mark(line, method, [run for point in points for run in point.group.runs])
+    set_mark(line, method, each=[point.group.runs for point in points])
     for point in points:
         bars = axes.errorbar(point.x, point.y, point.error, color=style.colour, marker=style.marker)
         set_mark(bars.get_children(), point.text, point.group.runs)

@@ -19,7 +19,12 @@ Numbers = Mapping[str, int]  # of the runs of a page, by their paths
 
 
 def set_mark(
-    artists: Artist | Iterable[Artist], text: str, runs: Iterable[Run] = (), kind: str = ""
+    artists: Artist | Iterable[Artist],
+    text: str,
+    runs: Iterable[Run] = (),
+    *,
+    kind: str = "",
+    each: Iterable[Iterable[Run]] = (),
 ) -> None:
     """Give artists the text that is shown on hover, and the runs that they show.
 
@@ -27,12 +32,14 @@ def set_mark(
         artists: One artist of matplotlib, or several that belong together: the text is that of the
             first.
         text: What to show: run, seed, values.
-        runs: The runs; a mark without any is not filtered.
+        runs: The runs; the mark is shown while one of them is, and always if there are none.
         kind: A class for the style sheet of the page, such as ``"band"``.
+        each: Instead of `runs`, those of each point that a line joins; the line is shown while
+            each of its points is.
     """
-    paths = [str(run.path) for run in runs]
+    parts = [[str(run.path) for run in part] for part in (each or [runs])]
     for artist in [artists] if isinstance(artists, Artist) else artists:
-        artist.set_gid(PREFIX + _encode([text, paths, kind]))
+        artist.set_gid(PREFIX + _encode([text, parts, kind]))
         text = ""
 
 
@@ -50,19 +57,19 @@ def write_marks(svg: str, numbers: Numbers | None = None) -> str:
     """
 
     def group(found: re.Match[str]) -> str:
-        text, paths, kind = json.loads(bytes.fromhex(found[1]))
+        text, parts, kind = json.loads(bytes.fromhex(found[1]))
         title = f"<title>{escape(text)}</title>" if text else ""
         if numbers is None:
             return f"<g>{title}"
-        shown = numbers_attribute(numbers[path] for path in paths)
+        shown = numbers_attribute(*([numbers[path] for path in part] for part in parts))
         return f'<g class="mark{f" {kind}" if kind else ""}"{shown}>{title}'
 
     return re.sub(f'<g id="{PREFIX}([0-9a-f]*)">', group, svg)
 
 
-def numbers_attribute(numbers: Iterable[int]) -> str:
-    """Return numbers of runs as an attribute ``data-runs``."""
-    return f' data-runs="{" ".join(map(str, numbers))}"'
+def numbers_attribute(*parts: Iterable[int]) -> str:
+    """Return numbers of runs as an attribute ``data-runs``, such as ``"1 2"`` or ``"1 2|3 4"``."""
+    return f' data-runs="{"|".join(" ".join(map(str, part)) for part in parts)}"'
 
 
 def number_runs(runs: Iterable[Run]) -> dict[str, int]:

@@ -2,8 +2,12 @@ const page = document.documentElement;
 const filter = document.getElementById("filter");
 const tip = document.getElementById("tip");
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-// numbers of the runs that an element shows: rows of tables, marks in figures, settings
-const runsOf = new Map(all("[data-runs]").map((e) => [e, e.dataset.runs.split(" ").filter(Boolean)]));
+// numbers of the runs behind rows of tables, marks in figures and settings; those of each point
+// that a line joins
+const partsOf = new Map(all("[data-runs]").map((element) => [
+  element, element.dataset.runs.split("|").map((part) => part.split(" ").filter(Boolean)),
+]));
+const runsOf = new Map([...partsOf].map(([element, parts]) => [element, parts.flat()]));
 
 // ---------------------------------------------------------------------- theme
 
@@ -66,8 +70,8 @@ function applyFilter() {
     const fits = (word) => pairs.includes(word) || cells.some((text) => text.includes(word));
     if (words.every(fits)) shown.add(runsOf.get(row)[0]);
   }
-  for (const [element, runs] of runsOf) {
-    const visible = !runs.length || runs.some((run) => shown.has(run));
+  for (const [element, parts] of partsOf) {
+    const visible = parts.every((part) => !part.length || part.some((run) => shown.has(run)));
     if (element instanceof SVGElement) {
       if (visible) element.removeAttribute("display");
       else element.setAttribute("display", "none");

@@ -47,7 +47,7 @@ def plot_training(runs: Sequence[Run]) -> Plot | None:
                 line = _draw_curve(axes, group, key, opacity, label if axes is top else None)
                 set_mark(line, group.describe(), group.runs)
                 for band in _draw_spread(axes, group, key, few):
-                    set_mark(band, group.describe(), group.runs, "band")
+                    set_mark(band, group.describe(), group.runs, kind="band")
         top.set_ylabel("accuracy, %")
         top.set_ylim(*_accuracy_range(good))
         bottom.set(ylabel="connectivity, %", xlabel="epoch")
