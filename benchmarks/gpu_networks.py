@@ -67,6 +67,7 @@ class NetworkBench(Bench):
             classes=classes,
             neuron="plif" if name == "dpap" else "lif",
             width=1 / 64 if self.cpu else 1.0,
+            threshold=0.5,  # at which deep networks fire from the start
             readout="current",
         )
         return model.to(self.device, memory_format=torch.channels_last)  # pyright: ignore
