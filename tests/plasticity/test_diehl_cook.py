@@ -21,6 +21,7 @@ from spikewire.train.loop import Interrupted, Step, fit
 
 Constants = DiehlCook.Constants
 FLAGS = {"dataset": "digits", "hidden": "40", "epochs": "3", "lr": "0.3", "time_steps": "30"}
+FLAGS |= {"plasticity": "adaptation:2"}
 
 
 def small(**constants):
@@ -42,7 +43,7 @@ def slow(current, theta, c):
                 math.exp(-c.dt / c.tau) * u[j] + (0.0 if blind[j] else float(current[t, b, j]))
                 for j in range(size)
             ]
-            over = [m[j] - c.base - float(theta[j]) for j in range(size)]
+            over = [m[j] - c.base - theta[j] for j in range(size)]
             winner = max(range(size), key=lambda j: over[j])
             blind = [max(0, n - 1) for n in blind]
             if over[winner] >= 0:
@@ -58,24 +59,26 @@ def slow(current, theta, c):
 def test_neurons_are_those_of_the_equations(refractory, inhibition):
     c = Constants(refractory=refractory, inhibition=inhibition)
     neurons = Excitatory(6, c).double()
-    neurons.theta.copy_(torch.rand(6, dtype=torch.float64) * 8)
+    neurons.theta.data.copy_(torch.rand(6, dtype=torch.float64) * 8)
     current = 8 * torch.rand(40, 3, 6, dtype=torch.float64)
-    expected = slow(current, neurons.theta, c)
+    expected = slow(current, neurons.theta.tolist(), c)
     assert expected.sum() > 10
     assert torch.equal(neurons(current.clone()), expected)
 
 
 def test_thresholds_rise_with_every_spike_of_the_batch():
-    neurons = Excitatory(2, Constants(adaptation=0.25))
-    neurons.adapt_(torch.tensor([[[1.0, 0], [1, 0]], [[0, 1], [1, 0]]]))
-    assert neurons.theta.tolist() == [0.75, 0.25]
+    network = small(adaptation=4.0)
+    optimizer = network.optimizer(lr=0.25)
+    network.excitatory.adapt_(torch.tensor([[[1.0, 0, 0, 0, 0], [1, 0, 0, 0, 0]]]))
+    optimizer.step()
+    assert network.excitatory.theta.tolist() == [2.0, 0, 0, 0, 0]
 
 
 def test_thresholds_keep_their_differences_where_their_mean_is_limited():
-    neurons = Excitatory(3, Constants(adaptation=6.0, ceiling=5.0))
-    neurons.theta.copy_(torch.tensor([1.0, 4.0, 7.0]))
-    neurons.adapt_(torch.tensor([[[0.0, 1, 0]]]))
-    assert neurons.theta.tolist() == [0.0, 9.0, 6.0]  # 1, 10, 7: their mean is 6
+    neurons = Excitatory(3, Constants(ceiling=5.0))
+    neurons.theta.data.copy_(torch.tensor([0.5, 10.0, 7.5]))
+    neurons.limit_()
+    assert neurons.theta.tolist() == [0.0, 9.0, 6.5]  # their mean was 6
 
 
 def test_the_optimizer_applies_bounds_and_sums():
@@ -107,7 +110,7 @@ def test_old_images_fade_from_the_labels():
 
 
 def test_learning_leaves_minus_the_update_and_evaluation_changes_nothing():
-    network, images = small(adaptation=0.1), torch.rand(7, 1, 4, 4)
+    network, images = small(), torch.rand(7, 1, 4, 4)
     state = {key: value.clone() for key, value in network.state_dict().items()}
     network.eval()
     first, second = network(images), network(images)
@@ -117,7 +120,6 @@ def test_learning_leaves_minus_the_update_and_evaluation_changes_nothing():
     torch.manual_seed(3)
     output = network.learn(images, torch.tensor([0, 1, 2, 0, 1, 2, 0]))
     torch.manual_seed(3)
-    network.excitatory.theta.zero_()
     pre, post = network.show(images)
     update = plasticity.RULES["pair"](pre, post, network.fc1.weight, network.constants)
     assert post.sum() > 0

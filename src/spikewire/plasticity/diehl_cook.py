@@ -26,7 +26,9 @@ class Constants(Timing):
     base: float = setting(13.0, "threshold of a neuron that never spiked", within="(0, inf)")
     reset: float = setting(5.0, "potential after a spike", within="(-inf, inf)")
     refractory: float = setting(5.0, "time without input after a spike, ms", within="[0, inf)")
-    adaptation: float = setting(0.5, "rise of the threshold per spike", within="[0, inf)")
+    adaptation: float = setting(
+        16.0, "rise of the threshold per spike, times the learning rate", within="[0, inf)"
+    )
     ceiling: float = setting(80.0, "highest mean of the rises of all thresholds", within="(0, inf)")
     inhibition: float = setting(
         120.0, "fall of the potential of all others at a spike", within="[0, inf)"
@@ -56,13 +58,12 @@ class Excitatory(nn.Module):
         constants: those of the network.
     """
 
-    theta: Tensor
-
     def __init__(self, neurons: int, constants: Constants) -> None:
         super().__init__()
         self.constants = constants
-        self.register_buffer("theta", torch.zeros(neurons))
+        self.theta = nn.Parameter(torch.zeros(neurons))
 
+    @torch.no_grad()
     def forward(self, current: Tensor) -> Tensor:
         """Return spikes ``[time, batch, neurons]``; every call starts at rest.
 
@@ -87,13 +88,17 @@ class Excitatory(nn.Module):
         return spikes
 
     def adapt_(self, spikes: Tensor) -> None:
-        """Raise each threshold by `adaptation` per spike; lower all where their mean is too high.
+        """Leave minus the rise of each threshold as its gradient: `adaptation` per spike."""
+        self.theta.grad = spikes.sum((0, 1)).mul_(-self.constants.adaptation)
+
+    @torch.no_grad()
+    def limit_(self) -> None:
+        """Lower all thresholds by the same amount where their mean is above `ceiling`.
 
         Without a limit long training ends in silence; the paper lets thresholds decay slowly.
         """
-        c = self.constants
-        self.theta.add_(spikes.sum((0, 1)), alpha=c.adaptation)
-        self.theta.sub_((self.theta.mean() - c.ceiling).clamp(min=0)).clamp_(min=0)
+        excess = (self.theta.mean() - self.constants.ceiling).clamp(min=0)
+        self.theta.sub_(excess).clamp_(min=0)
 
 
 class DiehlCook(Plastic):
@@ -151,13 +156,15 @@ class DiehlCook(Plastic):
         return c.drive if c.rule != "power" else min(c.drive, self.fc1.in_features / 4)
 
     def optimizer(self, lr: float) -> LocalRule:
-        """Return the optimizer of the synapses; "power" bounds them by itself, not by sums."""
+        """Return the optimizer of synapses and thresholds; "power" has bounds, no sums."""
         bounds = {"high": 1.0} if self.constants.rule == "power" else {"total": self.stored}
-        return LocalRule([self.fc1.weight], lr, low=0.0, **bounds)
+        groups = [{"params": [self.fc1.weight], **bounds}, {"params": [self.excitatory.theta]}]
+        return LocalRule(groups, lr, low=0.0)
 
     @torch.no_grad()
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
         """Show the images; leave the update of the rule, thresholds and labels."""
+        self.excitatory.limit_()
         pre, post = self.show(images)
         counts = post.sum(0)
         scores = self.labels(counts)
