@@ -136,7 +136,7 @@ def test_an_odd_run_does_not_stop_the_report(
         assert runs[0].state == "finished"
         assert page.count('<figure id="') >= 5, about
         shutil.rmtree("runs")
-    faults("odd metrics or traces in a report", count, count)
+    faults("odd metrics, traces or snapshots in a report", count, count)
 
 
 @pytest.mark.parametrize("change", [change_metrics, change_traces, change_snapshots])
@@ -151,7 +151,7 @@ def test_odd_metrics_and_traces_are_noticed_before_training(
         if run_command(RESUME, capsys, about) == 0:
             assert network(Path("run")) == network(intact / "finished"), about
         shutil.rmtree("run")
-    faults("odd metrics or traces on resume", count, count)
+    faults("odd metrics, traces or snapshots on resume", count, count)
 
 
 def test_null_seconds_of_a_past_epoch_are_noticed_at_once(intact, tmp_path, monkeypatch, capsys):

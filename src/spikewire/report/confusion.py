@@ -69,7 +69,7 @@ def _draw_matrix(axes: Axes, run: Run, matrix: np.ndarray, theme: Theme) -> None
     if len(matrix) <= MAX_COUNTS:
         axes.set(xticks=range(len(matrix)), yticks=range(len(matrix)))
         for label, predicted in np.argwhere(matrix).tolist():
-            shade = theme.paper if fractions[label, predicted] > 0.4 else theme.ink
+            shade = "#ffffff" if fractions[label, predicted] > 0.4 else theme.ink
             count = str(int(matrix[label, predicted]))
             axes.text(predicted, label, count, color=shade, ha="center", va="center", fontsize=8)
     correct = np.trace(matrix) / max(1, matrix.sum())

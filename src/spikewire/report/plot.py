@@ -107,6 +107,7 @@ def _compact(content: bytes) -> str:
     """Return an SVG without metadata and indentation, in hundredths of a point."""
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", content.decode(), flags=re.S)
     text = re.sub(r">\s+<", "><", text)
+    text = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", text)
     return re.sub(r'\b(?:d|x|y|x1|x2|y1|y2|transform|points)="[^"]*"', _rounded, text)
 
 
@@ -126,6 +127,7 @@ def inline_svg(plot: Plot, numbers: Numbers) -> str:
     text = text[text.index("<svg") :]
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
+    text = re.sub(r"font-family: [^;]*; ", "", text)  # the page has its own
     text = _without_unused_ids(text)
     text = re.sub(r'\bid="', f'id="{plot.key}-', text)
     text = re.sub(r'(href="#|url\(#)', rf"\g<1>{plot.key}-", text)
