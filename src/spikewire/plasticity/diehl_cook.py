@@ -15,7 +15,7 @@ from spikewire.plasticity.stdp import RULES, Timing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constants(Timing):
+class DiehlCookConstants(Timing):
     """Constants of `DiehlCook`; potentials in mV above rest, times in ms."""
 
     rate: float = setting(128.0, "firing rate of a white pixel, Hz", within="(0, inf)")
@@ -58,7 +58,7 @@ class Excitatory(nn.Module):
         constants: those of the network.
     """
 
-    def __init__(self, neurons: int, constants: Constants) -> None:
+    def __init__(self, neurons: int, constants: DiehlCookConstants) -> None:
         super().__init__()
         self.constants = constants
         self.theta = nn.Parameter(torch.zeros(neurons))
@@ -110,25 +110,24 @@ class DiehlCook(Plastic):
     spike trains come from a fixed seed and nothing adapts.
 
     Args:
-        constants: see `Constants`.
+        constants: see `DiehlCookConstants`.
         input_shape: shape of an image.
         classes: number of classes.
         hidden: number of excitatory neurons.
         time_steps: how many steps of `dt` an image is shown.
 
     Example:
-        >>> network = DiehlCook(Constants(), input_shape=(1, 28, 28), classes=10, hidden=400,
-        ...                     time_steps=50)
+        >>> network = build("diehl-cook", input_shape=(1, 28, 28), classes=10, hidden=400)
         >>> optimizer = network.optimizer(lr=0.03)
         >>> network.learn(images, labels); optimizer.step()
     """
 
-    Constants = Constants
+    Constants = DiehlCookConstants
     default_hidden = 400
 
     def __init__(
         self,
-        constants: Constants,
+        constants: DiehlCookConstants,
         *,
         input_shape: tuple[int, ...],
         classes: int,

@@ -20,7 +20,7 @@ LOGIT = 1.702  # the normal distribution function of x is about the sigmoid of 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constants:
+class RBMConstants:
     """Constants of `RBM`."""
 
     keep: float = setting(0.5, "probability that a synapse transmits a spike", within="(0, 1)")
@@ -49,7 +49,7 @@ class RBM(Plastic):
     deviation in z is that of the image alone, the same for all classes (both ours).
 
     Args:
-        constants: see `Constants`.
+        constants: see `RBMConstants`.
         input_shape: shape of an image.
         classes: number of classes.
         hidden: number of hidden units.
@@ -61,12 +61,12 @@ class RBM(Plastic):
         >>> network.learn(images, labels); optimizer.step()
     """
 
-    Constants = Constants
+    Constants = RBMConstants
     default_hidden = 500
 
     def __init__(
         self,
-        constants: Constants,
+        constants: RBMConstants,
         *,
         input_shape: tuple[int, ...],
         classes: int,

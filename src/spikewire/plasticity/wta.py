@@ -20,7 +20,7 @@ from spikewire.plasticity.spikes import poisson
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constants:
+class WTAConstants:
     """Constants of `WTA`."""
 
     active: float = setting(
@@ -57,7 +57,7 @@ class WTA(Plastic):
     A pruned synapse has ``w = 0`` and gives no evidence: its logarithm is left out too.
 
     Args:
-        constants: see `Constants`.
+        constants: see `WTAConstants`.
         input_shape: shape of an image.
         classes: number of classes.
         hidden: number of output neurons.
@@ -69,13 +69,13 @@ class WTA(Plastic):
         >>> network.learn(images, labels); optimizer.step()
     """
 
-    Constants = Constants
+    Constants = WTAConstants
     default_hidden = 500
     bias: Tensor
 
     def __init__(
         self,
-        constants: Constants,
+        constants: WTAConstants,
         *,
         input_shape: tuple[int, ...],
         classes: int,
