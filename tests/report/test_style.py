@@ -52,7 +52,7 @@ def contrast(one, other):
 def test_every_method_has_a_style_of_its_own():
     assert set(STYLES) == set(METHODS)
     for field in ("colour", "marker"):
-        assert len({getattr(style, field) for style in STYLES.values()}) == len(METHODS) == 12
+        assert len({getattr(style, field) for style in STYLES.values()}) == len(METHODS)
 
 
 @pytest.mark.parametrize("vision", VISIONS)

@@ -38,9 +38,11 @@ STYLES: dict[str, Style] = {
     "lottery": Style("#9a5b2e", "h", "--"),
     "magnitude": Style("#1c95ab", ">", "--"),
     "softdeepr": Style("#d4689a", "<", "-"),
+    "soft": Style("#a935e0", "d", "-."),
+    "aptn": Style("#4d7df2", "1", ":"),
     "dense": Style("#717a85", "p", LONG),
 }
-OTHER = Style("#8a8f3a", "d", ":")  # a method that is not in the table
+OTHER = Style("#8a8f3a", "+", ":")  # a method that is not in the table
 MARKERS = "osD^vPXp*h<>"  # of published results
 COLOURS = tuple(style.colour for style in STYLES.values())
 
