@@ -45,7 +45,8 @@ ROWS = {
     "stdp-8": Row(f"{STDP} {MAGNITUDE} --connectivity 0.08", "91.50 @ 8 % (Rathi)"),
     "stdp-8-budget": Row(f"{STDP} --method budget --ramp 0.9 --connectivity 0.08"),
     "stdp-10-aptn": Row(
-        f"{STDP} --method aptn --begin 0.3 --ramp 0.9 --connectivity 0.1", "86.53 @ 10 % (Guo)"
+        f"{STDP} --method aptn --adapt 1 --begin 0.3 --ramp 0.9 --connectivity 0.1",
+        "86.53 @ 10 % (Guo)",
     ),
     "stdp-10-budget": Row(f"{STDP} --method budget --ramp 0.9 --connectivity 0.1"),
     "wta-dense": Row("--preset mnist-wta", "94.05 (Shi)"),

@@ -27,7 +27,7 @@ class DiehlCookConstants(Timing):
     reset: float = setting(5.0, "potential after a spike", within="(-inf, inf)")
     refractory: float = setting(5.0, "time without input after a spike, ms", within="[0, inf)")
     adaptation: float = setting(
-        16.0, "rise of the threshold per spike, times the learning rate", within="[0, inf)"
+        30.0, "rise of the threshold per spike, times the learning rate", within="[0, inf)"
     )
     ceiling: float = setting(80.0, "highest mean of the rises of all thresholds", within="(0, inf)")
     inhibition: float = setting(
