@@ -1,0 +1,52 @@
+"""The rows of benchmarks/systems.py: their flags are valid, and the table of the docs is theirs."""
+
+import json
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from spikewire.config import resolve
+
+ROOT = Path(__file__).parents[2]
+systems = runpy.run_path(str(ROOT / "benchmarks" / "systems.py"))
+ROWS = systems["ROWS"]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_flags_of_a_row_are_valid(name):
+    words = shlex.split(ROWS[name].flags)
+    flags = {
+        key[2:].replace("-", "_"): value for key, value in zip(words[::2], words[1::2], strict=True)
+    }
+    preset = flags.pop("preset")
+    config = resolve(preset, flags=flags)
+    number = name.split("-")[-1] if config.target else ""
+    if number.isdigit():
+        assert config.target == int(number) / 100
+
+
+def test_the_table_of_the_docs_is_that_of_the_results():
+    file = ROOT / "results" / "systems.json"
+    table = json.loads(file.read_text()) if file.exists() else {}
+    page = (ROOT / "docs" / "systems.md").read_text()
+    assert systems["fill"](page, table) == page
+
+
+def test_a_row_without_runs_says_so_and_one_with_runs_has_mean_and_deviation():
+    runs = [{"time": 10.0, "accuracy": a, "connectivity": 0.26} for a in (0.95, 0.96, 0.97)]
+    page = systems["fill"]("before\n<!-- systems -->\nold\n<!-- end -->\nafter\n", {
+        "rbm-26": {"flags": "--preset mnist-rbm", "runs": runs}
+    })  # fmt: skip
+    assert page.startswith("before\n<!-- systems -->\n")
+    assert page.endswith("<!-- end -->\nafter\n")
+    assert "old" not in page
+    assert "| rbm-26 | 95.00 @ 26 % (Neftci) | 96.00 ± 1.00 | 3 | 26.00 % | 10 s |" in page
+    assert "| rbm-dense | 95.60 (Neftci) | not measured |" in page
+
+
+def test_a_word_is_one_row_or_the_beginning_of_several():
+    named = systems["named"]
+    assert [x for x in ROWS if named(x, "rbm-26")] == ["rbm-26"]
+    assert [x for x in ROWS if named(x, "rbm")] == ["rbm-dense", "rbm-26", "rbm-26-budget"]
