@@ -220,3 +220,75 @@ def test_graphs_that_are_not_supported_are_refused():
     graph = small_graph()
     graph.nodes["fc1_neuron"] = nir.Threshold(np.ones(4))
     refused(lambda: from_nir(graph), "Threshold", "not supported")
+
+
+# ---------------------------------------------------------------------- recurrent neurons
+
+LOOP = ("rec1.synapses", "rec1.synapses_neuron")
+
+
+def recurrent_net():
+    torch.manual_seed(2)
+    sizes = {"input_shape": (4,), "classes": 3, "hidden": 24, "temporal": True}
+    model = build("recurrent", time_steps=12, tau=3.0, threshold=0.4, readout="current", **sizes)
+    frames = torch.rand(12, 6, 4)
+    with torch.no_grad():
+        model.get_parameter("fc1.weight").mul_(3)
+        model.get_parameter("rec1.synapses.weight").mul_(3)
+    return model.eval(), frames
+
+
+@torch.no_grad()
+def test_recurrent_neurons_are_a_loop_of_nir(tmp_path):
+    """The file as `nir` reads it, run with the spikes of the step before on the way back."""
+    model, frames = recurrent_net()
+    write(trace_model(model, frames), tmp_path / "x.nir")
+    graph = nir.read(tmp_path / "x.nir")
+    edges = set(graph.edges)
+    assert {LOOP, LOOP[::-1], ("fc1", LOOP[1]), (LOOP[1], "fc2")} <= edges
+    assert len(edges) == len(graph.edges) == 6
+    reader, found, loudness = Interpreter(graph), [], []
+    spikes = torch.zeros(6, 24, dtype=torch.float64)
+    for x in frames.double():
+        current = reader.node("fc1", graph.nodes["fc1"], x)
+        current = current + reader.node(LOOP[0], graph.nodes[LOOP[0]], spikes)
+        spikes = reader.node(LOOP[1], graph.nodes[LOOP[1]], current)
+        loudness.append(float(spikes.mean()))
+        found.append(reader.node("fc2", graph.nodes["fc2"], spikes))
+    assert 0.05 < np.mean(loudness) < 0.95
+    torch.testing.assert_close(torch.stack(found).float(), model(frames), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_recurrent_neurons_are_read_back(tmp_path):
+    model, frames = recurrent_net()
+    network = trace_model(model, frames)
+    write(network, tmp_path / "x.nir")
+    back = from_nir(tmp_path / "x.nir", time_steps=12)
+    assert back.recurrent == (1,)
+    got = Runtime(back, exact=True).run_frames(frames)
+    assert torch.equal(got, Runtime(network, exact=True).run_frames(frames))
+    graph = nir.read(tmp_path / "x.nir")  # with a gain, and without bias: Linear
+    graph.nodes[LOOP[0]] = nir.Linear(graph.nodes[LOOP[0]].weight / 2)
+    graph.nodes["fc1"].weight /= 2
+    graph.nodes[LOOP[1]].r *= 2
+    assert torch.equal(Runtime(from_nir(graph), exact=True).run_frames(frames), got)
+
+
+def test_other_loops_of_nir_are_refused_by_name(tmp_path):
+    network = trace_model(*recurrent_net())
+    graph = to_nir(network)
+    graph.edges.remove(LOOP)
+    graph.edges.append(("fc2", LOOP[0]))
+    graph.edges.append((LOOP[0], "fc1"))
+    refused(lambda: from_nir(graph), "a loop", "without loops")
+    graph = to_nir(network)
+    graph.edges.append((LOOP[0], "fc2"))  # read by another node too
+    refused(lambda: from_nir(graph), "without loops")
+    graph = to_nir(network)
+    graph.nodes["again"] = nir.Linear(np.eye(24))
+    graph.edges += [("again", LOOP[1]), (LOOP[1], "again")]
+    refused(lambda: from_nir(graph), LOOP[1], "two loops")
+    graph = to_nir(network)
+    graph.nodes[LOOP[0]] = nir.Linear(np.ones((24, 23)))
+    refused(lambda: from_nir(graph), LOOP[0])

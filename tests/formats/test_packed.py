@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from spikewire.formats import Neuron, Pool, packed
 from spikewire.formats.trace import trace_model
+from spikewire.nn.models import build
 from spikewire.runtime import Runtime, load
 
 
@@ -178,3 +179,38 @@ def test_unknown_types_of_values_are_refused(tmp_path):
     for write in (packed.quantise, lambda *given: packed.write(given[0], tmp_path / "y", given[1])):
         refused(lambda write=write: write(network, "fp8"), "values: unknown 'fp8'")
     assert not (tmp_path / "y").exists()
+
+
+# ---------------------------------------------------------------------- recurrent networks
+
+
+def recurrent_layer(key, value):
+    def change(metadata, network, arrays):
+        network["layers"][1][key] = value
+
+    return change
+
+
+HOSTILE_RECURRENT = {
+    "an earlier stage": recurrent_layer("inputs", [[2, False]]),
+    "the only one": recurrent_layer("inputs", [[1, False], [1, False]]),
+    "the only one ": recurrent_layer("inputs", [[1, True]]),
+    "a stage with neurons": recurrent_layer("neuron", None),
+    "shape": recurrent_layer("shape", [2**40, 2**40]),
+    "for (9,)": recurrent_layer("shape", [9, 9, 1, 1]),
+    "adds": recurrent_layer("adds", [0, 1]),
+    "adds ": recurrent_layer("adds", [0, 2**70]),
+    "windows": recurrent_layer("pool", POOL),
+    "windows ": recurrent_layer("current_pool", POOL),
+    "one per position": array("1.values", lambda a: a[:-1]),
+}
+
+
+@pytest.mark.parametrize("message", HOSTILE_RECURRENT)
+def test_hostile_headers_of_recurrent_networks_are_refused_in_one_line(message, tmp_path):
+    sizes = {"input_shape": (4,), "classes": 3, "hidden": 9, "temporal": True}
+    model = build("recurrent", time_steps=5, **sizes)
+    packed.write(trace_model(model, torch.rand(5, 2, 4)), tmp_path / "x")
+    assert packed.read(tmp_path / "x").recurrent == (1,)
+    rewrite(tmp_path / "x", HOSTILE_RECURRENT[message])
+    refused(lambda: packed.read(tmp_path / "x"), message.strip())

@@ -56,11 +56,19 @@ def random_network(rng: random.Random) -> Network:
     last = random_stage(rng, generator, "fc", (classes, units), inputs=inputs)
     if rng.random() < 0.3:
         last = replace(last, neuron=None)
-    network = make_network([*stages, last], shape, rng, classes)
+    lasts = [last]
+    if rng.random() < 0.3:  # recurrent neurons, which another stage may follow
+        own = random_stage(rng, generator, "rec", (classes, classes))
+        own = replace(own, inputs=(Source(len(stages) + 1),), adds=(len(stages),))
+        lasts = [replace(last, neuron=None), own]
+        if rng.random() < 0.7:
+            lasts.append(random_stage(rng, generator, "readout", (classes, classes)))
+    network = make_network([*stages, *lasts], shape, rng, classes)
     if stages and not stages[-1].pool and rng.random() < 0.2:  # ends in a convolution
         if rng.random() < 0.5:
             stages[-1] = replace(stages[-1], neuron=None)
-        network = make_network(stages, shape, rng, int(np.prod(network.geometry[-2].neurons)))
+        outputs = int(np.prod(network.geometry[len(stages) - 1].neurons))
+        network = make_network(stages, shape, rng, outputs)
     return network
 
 
@@ -69,7 +77,8 @@ def make_network(stages, shape, rng, outputs) -> Network:
     vote = rng.choice([n for n in (1, 2, 5) if outputs % n == 0])
     names = tuple(map(str, range(outputs // vote)))
     sizes = {"input_shape": shape, "time_steps": rng.randint(1, 4), "vote": vote}
-    sizes["membrane"] = stages[-1].neuron is not None and rng.random() < 0.3
+    recurrent = Source(len(stages) - 1) in stages[-1].inputs
+    sizes["membrane"] = stages[-1].neuron is not None and not recurrent and rng.random() < 0.3
     return Network(stages=tuple(stages), classes=names, **sizes)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from spikewire.errors import SpikewireError
-from spikewire.formats.network import Network, Neuron, Pool, Stage
+from spikewire.formats.network import Network, Neuron, Pool, Source, Stage
 from spikewire.runtime import Runtime
 from spikewire.runtime.library import available_kernels, bind
 
@@ -46,6 +46,13 @@ def make_network(kind: str) -> Network:
             make_stage("fc", (20, 8 * 5 * 5)),
         )
         return make(stages, (2, 20, 21))
+    if kind == "recurrent":
+        stages = (
+            make_stage("fc1", (70, 300), neuron=None),
+            make_stage("rec1", (70, 70), inputs=(Source(1),), adds=(0,)),
+            make_stage("fc2", (20, 70), neuron=None),
+        )
+        return make(stages, (300,))
     stages = (make_stage("fc1", (700, 300)), make_stage("fc2", (20, 700), neuron=None))
     return make(stages, (300,))
 
@@ -102,7 +109,7 @@ def cases(library: Any, kernels: str, kind: str) -> Iterator[Case]:
     for name, wrong in wrong_arrays(images.numpy(), any_rows=True):
         yield f"compute_current: {name}", partial(engine.compute_current, wrong), None
     current = engine.compute_current(images.numpy())
-    for number in range(len(layers)):
+    for number in range(len(engine.make_state(BATCH))):
         state = engine.make_state(BATCH)
         for name, wrong in wrong_arrays(state[number], writeable=True):
             changed = [*state[:number], wrong, *state[number + 1 :]]
@@ -240,7 +247,7 @@ def main(path: str, every: int = 1) -> None:
     torch.manual_seed(0)
     library, count = bind(path), 0
     for kernels in available_kernels(library)[:-1]:  # without torch, which has no C code of ours
-        for kind in ("conv", "linear"):
+        for kind in ("conv", "linear", "recurrent"):
             for number, case in enumerate(cases(library, kernels, kind)):
                 if number % every == 0:
                     sys.stderr.write(f"{case[0]}\n")  # the last one if the process ends

@@ -32,7 +32,14 @@ class Builder:
         self.pools: dict[int, Pool] = {}
         self.numbers: dict[str, int] = {}  # of the stages, by the name of the neurons
 
-    def fire(self, name: str, value: Value, neuron: Neuron, shape: Shape) -> int:
+    def fire(
+        self,
+        name: str,
+        value: Value,
+        neuron: Neuron,
+        shape: Shape,
+        feedback: Current | None = None,
+    ) -> int:
         """Return the number of the stage of some neurons, a new one when they fire first.
 
         Args:
@@ -40,6 +47,8 @@ class Builder:
             value: What feeds them; spikes do without synapses.
             neuron: Their constants.
             shape: Their shape, without batch and time.
+            feedback: Current of their spikes of the time step before, for recurrent neurons; its
+                sources are filled in here.
 
         Raises:
             SpikewireError: If the input is not supported, or differs from that of another call.
@@ -49,6 +58,11 @@ class Builder:
             raise SpikewireError(f"{name}: neurons after a sum or a vote are not supported")
         if isinstance(value, Spikes):
             value = pass_through(name, expect_spikes(name, value), shape)
+        if feedback is not None:
+            own = Source(self.numbers.get(name, len(self.fired)))
+            value = replace(
+                feedback, sources=(own,), others=(replace(value, others=()), *value.others)
+            )
         if name not in self.numbers:
             used = {
                 part.path[0] for current, _ in self.fired for part in (current, *current.others)

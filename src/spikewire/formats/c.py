@@ -70,6 +70,8 @@ def write(
         Memory(flash=46180, ram=11376)
     """
     check_word("values", values, VALUES)
+    for number in network.recurrent:
+        check(False, network.stages[number].name, "recurrent", "a layer without feedback in C")
     check(network.is_chain, "network", "additions of spikes", "a chain of layers in C")
     check(not network.membrane, "outputs", "membrane potentials", "spikes or currents in C")
     for stage in network.stages:

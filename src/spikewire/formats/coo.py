@@ -5,12 +5,15 @@ fit in memory at once. Neurons are numbered row by row, ``(channel * height + ro
 column``; after pooling, inputs are numbered in the pooled map. ``network.json`` names the pooling
 between two layers and holds all constants. A layer with several `sources` reads the sum of their
 spikes. Where currents are pooled before the neurons, `post` numbers the positions before pooling.
+Spikes arrive in the time step in which they are fired, `delay` 0; those of recurrent neurons arrive
+at the same neurons one step later, `delay` 1.
 """
 
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,8 @@ def write(network: Network, folder: str | Path) -> int:
     """Write ``network.json`` and one NPZ file per layer into a new folder.
 
     Each NPZ file has the arrays `pre` and `post` (uint32), `weight` (float32) and `delay` (uint16,
-    always 0), with one entry per synapse. The folder appears under its name once it is complete.
+    in time steps), with one entry per synapse. The folder appears under its name once it is
+    complete.
 
     Args:
         network: The network to write.
@@ -56,7 +60,9 @@ def write(network: Network, folder: str | Path) -> int:
                 zip(network.stages, network.geometry, strict=True)
             ):
                 name, count = f"{number}-{stage.name}.npz", count_synapses(stage, geometry)
-                _write_npz(temporary / name, stage, geometry, count)
+                delay = int(number in network.recurrent)
+                pieces = partial(iterate_pieces, stage, geometry, delay)
+                _write_npz(temporary / name, pieces, count)
                 layers.append(_describe_layer(network, number, name, count))
             with atomic_write(temporary / "network.json") as file:
                 file.write(_make_header(network, layers).encode())
@@ -77,7 +83,7 @@ def count_synapses(stage: Stage, geometry: Geometry) -> int:
     return int((rows[ky] * columns[kx]).sum())
 
 
-def iterate_pieces(stage: Stage, geometry: Geometry) -> Iterator[Piece]:
+def iterate_pieces(stage: Stage, geometry: Geometry, delay: int = 0) -> Iterator[Piece]:
     """Yield the synapses of a stage in pieces, ordered by output and then by input."""
     if stage.is_conv:
         weights = zip(*map(np.ndarray.tolist, stage.locate_weights()), stage.values, strict=True)
@@ -87,7 +93,7 @@ def iterate_pieces(stage: Stage, geometry: Geometry) -> Iterator[Piece]:
     for begin in range(0, len(stage.index), PIECE):
         part = slice(begin, begin + PIECE)
         post, pre = np.divmod(stage.index[part], stage.shape[1])
-        yield _make_piece(pre, post, stage.values[part])
+        yield _make_piece(pre, post, stage.values[part], delay)
 
 
 def _expand_tap(
@@ -112,8 +118,8 @@ def _find_positions(stage: Stage, geometry: Geometry, side: int, tap: int) -> ND
     return positions[(read >= 0) & (read < geometry.inputs[1 + side])]
 
 
-def _make_piece(pre: Any, post: Any, weight: Any) -> Piece:
-    columns = zip(FIELDS.items(), (pre, post, weight, np.zeros(len(pre))), strict=True)
+def _make_piece(pre: Any, post: Any, weight: Any, delay: int = 0) -> Piece:
+    columns = zip(FIELDS.items(), (pre, post, weight, np.full(len(pre), delay)), strict=True)
     return {name: column.astype(dtype) for (name, dtype), column in columns}
 
 
@@ -144,12 +150,12 @@ def _describe_layer(network: Network, number: int, file: str, count: int) -> dic
     }
 
 
-def _write_npz(path: Path, stage: Stage, geometry: Geometry, count: int) -> None:
+def _write_npz(path: Path, pieces: Callable[[], Iterator[Piece]], count: int) -> None:
     """Stream the columns into the archive, one pass over the synapses per column."""
     with atomic_write(path) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, dtype in FIELDS.items():
             header = {"descr": dtype, "fortran_order": False, "shape": (count,)}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array_header_1_0(file, header)
-                for piece in iterate_pieces(stage, geometry):
+                for piece in pieces():
                     file.write(piece[name].tobytes())

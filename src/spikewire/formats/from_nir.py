@@ -15,7 +15,16 @@ from spikewire.formats.network import Network, Neuron, Pool, Source
 from spikewire.formats.nir_file import read_graph
 from spikewire.formats.pooling import Pooling
 from spikewire.formats.stage import IMAGE, Shape
-from spikewire.formats.values import Current, Spikes, Value, add, expect_known, feed, to_pair
+from spikewire.formats.values import (
+    Current,
+    Spikes,
+    Value,
+    add,
+    expect_known,
+    feed,
+    feed_back,
+    to_pair,
+)
 
 DT = 1e-4  # length of a time step in SpikingJelly and Norse
 
@@ -32,7 +41,9 @@ def from_nir(source: Any, *, time_steps: int = 8, dt: float = DT) -> Network:
     """Return the network of a NIR graph or file.
 
     The graph may have Conv2d, Affine, Linear, LIF, IF, AvgPool2d, SumPool2d and Flatten nodes, with
-    the same constants for all neurons of a node. It must have no loops.
+    the same constants for all neurons of a node. The only loops are those of recurrent neurons,
+    LIF or IF -> Affine or Linear -> the same neurons, which receive their own spikes one time step
+    later.
 
     Args:
         source: A `nir.NIRGraph`, or the path of a NIR file.
@@ -74,7 +85,8 @@ def _follow_graph(nir: Any, graph: Any, dt: float) -> tuple[Shape, Spikes | Curr
     """Return the shape of the input, the output, and the neurons in between."""
     builder, shape, output = Builder(), (), None
     values: dict[str, Value] = {}
-    for name, sources in _sort_nodes(graph):
+    loops = _find_loops(nir, graph)
+    for name, sources in _sort_nodes(graph, set(loops.values())):
         node = graph.nodes[name]
         if isinstance(node, nir.Input):
             check(not shape, "graph", "two inputs", "with one input")
@@ -84,24 +96,46 @@ def _follow_graph(nir: Any, graph: Any, dt: float) -> tuple[Shape, Spikes | Curr
         if not sources:
             raise SpikewireError(f"{name}: a node without an input is not supported")
         value = reduce(partial(add, name), [values[source] for source in sources])
-        values[name] = _follow_node(nir, builder, name, node, value, dt)
+        if name in loops:
+            feedback = feed_back(
+                loops[name], *_read_synapses(loops[name], graph.nodes[loops[name]])
+            )
+            values[name] = _fire(nir, builder, name, node, value, dt, feedback)
+        else:
+            values[name] = _follow_node(nir, builder, name, node, value, dt)
         output = values[name] if isinstance(node, nir.Output) else output
     if output is None or not shape:
         raise SpikewireError("graph: an input and an output are missing")
     return shape, expect_known("output", output), builder
 
 
-def _sort_nodes(graph: Any) -> list[tuple[str, list[str]]]:
+def _find_loops(nir: Any, graph: Any) -> dict[str, str]:
+    """Return the synapses from neurons to themselves, by the name of the neurons."""
+    found: dict[str, str] = {}
+    for name, node in graph.nodes.items():
+        if not isinstance(node, nir.Affine | nir.Linear):
+            continue
+        before = {source for source, target in graph.edges if target == name}
+        after = {target for source, target in graph.edges if source == name}
+        (neurons,) = before if len(before) == 1 else ("",)
+        if before == after and isinstance(graph.nodes.get(neurons), nir.LIF | nir.IF):
+            check(neurons not in found, neurons, "two loops", "neurons with one loop")
+            found[neurons] = name
+    return found
+
+
+def _sort_nodes(graph: Any, left_out: set[str]) -> list[tuple[str, list[str]]]:
     """Return the nodes, each with its sources, in an order in which all sources come first."""
-    sources: dict[str, list[str]] = {name: [] for name in graph.nodes}
+    sources: dict[str, list[str]] = {name: [] for name in graph.nodes if name not in left_out}
     for source, target in graph.edges:
-        known = source in sources and target in sources
+        known = source in graph.nodes and target in graph.nodes
         check(known, "graph", f"an edge {source} -> {target}", "between nodes")
-        sources[target].append(source)
+        if source not in left_out and target not in left_out:
+            sources[target].append(source)
     done: dict[str, list[str]] = {}
     while len(done) < len(sources):
         ready = [n for n, s in sources.items() if n not in done and all(x in done for x in s)]
-        check(bool(ready), "graph", "a loop", "without loops")
+        check(bool(ready), "graph", "a loop", "without loops, except neurons -> Affine -> neurons")
         done |= {name: sorted(sources[name], key=list(done).index) for name in ready}
     return list(done.items())
 
@@ -115,24 +149,43 @@ def _follow_node(
     if pooling is not None:
         return builder.pool(name, value, pooling)
     if isinstance(node, nir.Conv2d | nir.Affine | nir.Linear):
-        bias = getattr(node, "bias", None)
         geometry = _read_geometry(name, node) if isinstance(node, nir.Conv2d) else {}
-        weight = _read_numbers(f"{name}: weight", node.weight)
-        bias = None if bias is None else _read_numbers(f"{name}: bias", bias)
-        fits = bias is None or (weight.ndim > 0 and bias.shape == weight.shape[:1])
-        found = None if bias is None else tuple(bias.shape)
-        check(fits, f"{name}: bias", found, "one number per output")
+        weight, bias = _read_synapses(name, node)
         return feed(name, weight, bias, value, geometry)
     if isinstance(node, nir.LIF | nir.IF):
-        neuron, gain, shape = _read_neuron(nir, name, node, dt)
-        if isinstance(value, Current):
-            value = value.scale_by(gain, 0.0, name)
-        elif isinstance(value, Spikes):
-            value = replace(value, scale=value.scale * gain)
-        return Spikes((Source(builder.fire(name, value, neuron, shape)),))
+        return _fire(nir, builder, name, node, value, dt)
     if isinstance(node, nir.Flatten | nir.Output):
         return value
     raise SpikewireError(f"{name}: {type(node).__name__} is not supported")
+
+
+def _fire(
+    nir: Any,
+    builder: Builder,
+    name: str,
+    node: Any,
+    value: Value,
+    dt: float,
+    feedback: Current | None = None,
+) -> Spikes:
+    """Return the spikes of neurons; their gain becomes part of the weights."""
+    neuron, gain, shape = _read_neuron(nir, name, node, dt)
+    if isinstance(value, Current):
+        value = value.scale_by(gain, 0.0, name)
+    elif isinstance(value, Spikes):
+        value = replace(value, scale=value.scale * gain)
+    feedback = feedback and feedback.scale_by(gain, 0.0, name)
+    return Spikes((Source(builder.fire(name, value, neuron, shape, feedback)),))
+
+
+def _read_synapses(name: str, node: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return weight and bias of a node."""
+    weight, bias = _read_numbers(f"{name}: weight", node.weight), getattr(node, "bias", None)
+    bias = None if bias is None else _read_numbers(f"{name}: bias", bias)
+    fits = bias is None or (weight.ndim > 0 and bias.shape == weight.shape[:1])
+    found = None if bias is None else tuple(bias.shape)
+    check(fits, f"{name}: bias", found, "one number per output")
+    return weight, bias
 
 
 def _read_numbers(field: str, value: Any) -> torch.Tensor:

@@ -15,6 +15,7 @@ from spikewire.formats.neuron import Neuron
 from spikewire.nn import neurons
 from spikewire.nn.adaptive import AdaptiveRecurrent
 from spikewire.nn.crossings import Encoder
+from spikewire.nn.recurrent import Recurrent
 
 LIBRARIES = ("spikingjelly", "snntorch", "norse")
 STATEFUL = {"MemoryModule", "NonSpikingBaseNode", "SpikingNeuron", "SNNCell", "SNN"}
@@ -29,12 +30,15 @@ class NeuronCall(NamedTuple):
         multi_step: Whether a call runs all time steps.
         keeps_state: Whether the membrane potential is kept in the module from call to call.
         returns_membrane: Whether a call returns the membrane potential before the reset.
+        synapses: Name and weight of the synapses from the neurons to themselves, through which
+            they receive their own spikes of the time step before; None for none.
     """
 
     neuron: Neuron
     multi_step: bool
     keeps_state: bool = True
     returns_membrane: bool = False
+    synapses: tuple[str, Tensor] | None = None
 
 
 def read_neuron(name: str, module: nn.Module) -> NeuronCall | None:
@@ -54,6 +58,11 @@ def read_neuron(name: str, module: nn.Module) -> NeuronCall | None:
         constants = (module.tau, module.threshold, module.rest, module.reset)
         update = "divide" if module.rate is None else "multiply"
         return NeuronCall(Neuron(*constants, update), True, keeps_state=False)
+    if isinstance(module, Recurrent):
+        constants, weight = module.constants, module.synapses.weight
+        neuron = Neuron(constants.tau, constants.threshold, constants.rest, constants.reset)
+        synapses = (f"{name}.synapses", weight)
+        return NeuronCall(neuron, True, keeps_state=False, synapses=synapses)
     if isinstance(module, Encoder | AdaptiveRecurrent):
         what = "spike encoder" if isinstance(module, Encoder) else "recurrent layer with adaptation"
         raise SpikewireError(f"{name}: {type(module).__name__} is a {what}, which no format has")

@@ -52,7 +52,8 @@ class Network:
 
     Args:
         stages: The stages in order. The first one reads the image, the others the spikes of earlier
-            stages. All but the last one have neurons, or are added to a stage that has.
+            stages, or their own of the time step before. All but the last one have neurons, or are
+            added to a stage that has.
         input_shape: Shape of one image: (features,) or (channels, height, width), or any shape of
             at most four dimensions that the first stage reads as a vector.
         time_steps: Time steps per image.
@@ -114,6 +115,12 @@ class Network:
         return "image" if source.stage == IMAGE else self.stages[source.stage].name
 
     @property
+    def recurrent(self) -> tuple[int, ...]:
+        """Numbers of the stages that read their own spikes of the time step before."""
+        pairs = enumerate(self.sources)
+        return tuple(number for number, sources in pairs if Source(number) in sources)
+
+    @property
     def is_chain(self) -> bool:
         """Whether every stage reads the stage before it, after its pooling, and adds none."""
         if any(stage.adds for stage in self.stages):
@@ -132,6 +139,8 @@ class Network:
         check(is_whole(self.vote), "vote", self.vote, "a whole number")
         fits = self.membrane is False or (self.membrane is True and self.stages[-1].neuron)
         check(bool(fits), "membrane", self.membrane, "False for a readout of currents")
+        fits = not self.membrane or len(self.stages) - 1 not in self.recurrent
+        check(fits, "membrane", self.membrane, "False for a recurrent layer")
         check(self.vote > 0 and outputs == expected, "classes", expected, f"{outputs} outputs")
 
     def _check_normalisation(self) -> None:
@@ -152,8 +161,10 @@ def _resolve_sources(stages: Sequence[Stage]) -> tuple[Sources, ...]:
         for source in sources:
             fits = isinstance(source, Source) and is_whole(source.stage)
             check(fits, field, source, "a Source")
-            fits = source.stage == IMAGE if number == 0 else 0 <= source.stage < number
+            fits = source.stage == IMAGE if number == 0 else 0 <= source.stage <= number
             check(fits, field, source.stage, "the image for the first stage, or an earlier stage")
+            fits = source.stage != number or tuple(sources) == (Source(number),)
+            check(fits, field, source.stage, "the only one where a stage reads itself")
             fits = number == 0 or stages[source.stage].neuron is not None
             check(fits, field, source.stage, "a stage with neurons")
             fits = not source.pooled or (number > 0 and stages[source.stage].pool is not None)
@@ -175,8 +186,11 @@ def _infer_geometry(
         geometry = found[source.stage]
         return geometry.outputs if source.pooled else geometry.neurons
 
-    for stage, own in zip(stages, sources, strict=True):
-        shapes = sorted({shape_of(source) for source in own})
+    for number, (stage, own) in enumerate(zip(stages, sources, strict=True)):
+        if own == (Source(number),):
+            shapes = [stage.shape[:1] if is_shape(stage.shape) else ()]  # as many inputs as outputs
+        else:
+            shapes = sorted({shape_of(source) for source in own})
         check(len(shapes) == 1, f"{stage.name}: inputs", shapes, "of one shape")
         found.append(stage.infer_geometry(shapes[0]))
         _check_added(stages, stage, found)

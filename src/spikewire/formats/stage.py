@@ -33,7 +33,8 @@ class Source(NamedTuple):
     """Where a stage reads its input.
 
     Args:
-        stage: Number of an earlier stage, or `IMAGE`.
+        stage: Number of an earlier stage, or `IMAGE`; the stage's own number for its spikes of the
+            time step before.
         pooled: Whether its spikes are read after the pooling of that stage.
     """
 
@@ -105,7 +106,8 @@ class Stage:
         dilation: Distance between the taps of a convolution.
         groups: Number of groups of channels that a convolution keeps apart.
         inputs: What the synapses read; several sources of the same shape are added. Empty for the
-            previous stage after its pooling, or the image for the first stage.
+            previous stage after its pooling, or the image for the first stage. A fully connected
+            stage that reads only itself is recurrent: ``I[t] = W S[t-1] + added currents[t]``.
         current_pool: Pooling of the currents before the neurons; None for no pooling.
         adds: Numbers of earlier stages without neurons; their currents are added to those of this
             stage, after its pooling.

@@ -23,7 +23,15 @@ from spikewire.formats.libraries import NeuronCall, read_neuron
 from spikewire.formats.neuron import Neuron
 from spikewire.formats.pooling import ARGUMENTS, read_pooling
 from spikewire.formats.stage import IMAGE, Source
-from spikewire.formats.values import Current, Spikes, Unknown, Value, feed_layer, normalise
+from spikewire.formats.values import (
+    Current,
+    Spikes,
+    Unknown,
+    Value,
+    feed_back,
+    feed_layer,
+    normalise,
+)
 
 
 class Tracer(TorchFunctionMode):
@@ -143,7 +151,8 @@ class Tracer(TorchFunctionMode):
         self.multi_step = call.multi_step
         self.keeps_state = self.keeps_state and call.keeps_state
         shape = tuple(x.shape[2 if call.multi_step else 1 :])
-        number = self.builder.fire(name, self.expect(x), call.neuron, shape)
+        feedback = call.synapses and feed_back(*call.synapses)
+        number = self.builder.fire(name, self.expect(x), call.neuron, shape, feedback)
         self.check_state(name, number, call.neuron, state)
         spikes, *rest = tensors_in(output)
         if number == len(self.spikes):
@@ -206,7 +215,9 @@ class Tracer(TorchFunctionMode):
             return Unknown(f"{function} in {name}, except of time and batch")
         if function in functions.EXPAND | functions.TRANSPOSE | functions.SAME:
             value = functions.merge(name, [self.expect(tensor) for tensor in tracked])
-            self.note_time(function, value, args, len(tracked))
+            same = result.shape == x.shape and x.shape[:1] != (1,)  # expand adds no time steps
+            if function not in functions.EXPAND or not same:
+                self.note_time(function, value, args, len(tracked))
             return value
         return Unknown(f"{function} in {name}")
 

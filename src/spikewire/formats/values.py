@@ -152,6 +152,11 @@ def feed(
     return Current((name,), spikes.sources, weight, bias, geometry, **marks)
 
 
+def feed_back(name: str, weight: Tensor, bias: Tensor | None = None) -> Current:
+    """Return the current of synapses from neurons to themselves, its sources not set yet."""
+    return feed(name, weight, bias, Spikes(()), {})
+
+
 def pass_through(name: str, value: Spikes, shape: Shape) -> Current:
     """Return spikes as a current: one synapse from each neuron to itself."""
     outputs = shape[0] if len(shape) == 3 else int(np.prod(shape))

@@ -144,15 +144,32 @@ class TorchEngine:
             parts.append(pool_spikes(pool, maps) if source.pooled and pool else maps.unsqueeze(1))
         return torch.cat(parts, 1)
 
+    def feed_back_(
+        self, number: int, steps: int, state: tuple[np.ndarray, np.ndarray], spikes: list[Tensor]
+    ) -> Tensor:
+        """Return the spikes of a recurrent stage; both arrays of `state` are updated in place."""
+        stage, latest, found = self.network.stages[number], torch.from_numpy(state[1]), []
+        for step in range(steps):
+            current = self.run_layer(number, latest.unsqueeze(1))
+            for added in stage.adds:
+                current = current + spikes[added][step]
+            latest.copy_(fire_(stage, current.unsqueeze(0), state[0])[0][0])
+            found.append(latest.clone())
+        return torch.stack(found)
+
     def run_images(self, images: np.ndarray, steps: int) -> np.ndarray:
         """Return the outputs ``[steps, batch, outputs]`` of neurons that start at rest."""
         return self.run_(self.compute_current(images), steps, self.make_state(len(images)))
 
     def make_state(self, batch: int) -> list[np.ndarray]:
-        """Return the membrane potentials before the first time step."""
+        """Return membrane potentials of every stage, then latest spikes of recurrent ones."""
+        stages, geometry = self.network.stages, self.network.geometry
+        rest = [stage.neuron.rest if stage.neuron else 0.0 for stage in stages]
+        order = [*range(len(stages)), *self.network.recurrent]
+        fill = [*rest, *(0.0 for _ in self.network.recurrent)]
         return [
-            np.full((batch, *geometry.neurons), s.neuron.rest if s.neuron else 0.0, np.float32)
-            for s, geometry in zip(self.network.stages, self.network.geometry, strict=True)
+            np.full((batch, *geometry[number].neurons), value, np.float32)
+            for number, value in zip(order, fill, strict=True)
         ]
 
     @torch.no_grad()
@@ -168,7 +185,7 @@ class TorchEngine:
         Args:
             current: As returned by `compute_current`.
             steps: Number of time steps.
-            state: Membrane potentials, as returned by `make_state`.
+            state: As returned by `make_state`.
             on_spikes: Called with the number of each stage and its spikes ``[steps, batch, ...]``.
 
         Returns:
@@ -176,7 +193,14 @@ class TorchEngine:
         """
         x = torch.from_numpy(current).expand(steps, *current.shape)
         spikes: list[Tensor] = []  # of all stages; currents of those without neurons
+        latest = dict(zip(self.network.recurrent, state[len(self.layers) :], strict=True))
         for number, stage in enumerate(self.network.stages):
+            if number in latest:
+                x = self.feed_back_(number, steps, (state[number], latest[number]), spikes)
+                spikes.append(x)
+                if on_spikes:
+                    on_spikes(number, x.numpy().astype(bool))
+                continue
             if number:
                 x = self.run_layer(number, self.gather(number, spikes)).unflatten(0, (steps, -1))
             for added in stage.adds:

@@ -67,6 +67,10 @@ class Layer:
         rest = self.stage.neuron.rest if self.stage.neuron else 0.0
         return np.full((batch, self.neurons.words * LANES), rest, np.float32)
 
+    def make_spikes(self, batch: int) -> Words:
+        """Return the spikes before the first time step: none."""
+        return np.zeros((batch, self.neurons.words), np.uint16)
+
     def make_record(self, batch: int, steps: int, **fields: Any) -> Any:
         """Return the record; the arrays belong to `self`."""
         return make_layer_record({**self.fields, **fields, "batch": batch, "steps": steps})
@@ -75,6 +79,11 @@ class Layer:
         """Check the membrane potentials of `batch` samples, which the kernels write."""
         shape = (batch, self.neurons.words * LANES)
         check_array(f"{self.stage.name}: state", state, np.float32, shape, writeable=True)
+
+    def check_latest(self, spikes: Words, batch: int) -> None:
+        """Check the latest spikes of `batch` samples, which the kernels write."""
+        shape = (batch, self.neurons.words)
+        check_array(f"{self.stage.name}: spikes", spikes, np.uint16, shape, writeable=True)
 
     def check_spikes(self, spikes: Words) -> None:
         """Check input maps ``[batch, steps, plane * word]``."""

@@ -22,7 +22,7 @@ from spikewire.runtime.layout import Floats, Words
 from spikewire.runtime.library import LANES, Call, Kernels
 from spikewire.runtime.program import Program, Programs, Recorder
 
-State = list[Floats]
+State = list[Any]  # arrays whose first dimension is that of the samples
 OnSpikes = Callable[[int, NDArray[np.bool_]], None]
 CHUNK = 2**22  # bytes of shifted spikes at once: about what stays in the cache
 
@@ -99,8 +99,7 @@ class NativeEngine:
     def _record(self, images: Floats, steps: int) -> Program:
         recorder = Recorder()
         source, state = np.empty_like(images), self.make_state(len(images))
-        for layer, u in zip(self.layers, state, strict=True):
-            rest = layer.make_state(1)
+        for u, rest in zip(state, self.make_state(1), strict=True):
             recorder("spikewire_copy", u, rest, 1, len(u), rest.nbytes, 0, rest.nbytes, 0, 0)
         first = self.layers[0]
         current = first.pool_currents(recorder, first.feed_pixels(recorder, source, self.each))
@@ -125,8 +124,21 @@ class NativeEngine:
         return dense.is_faster(batch, np.count_nonzero(images) / images.size, pixels=True)
 
     def make_state(self, batch: int) -> State:
-        """Return the membrane potentials before the first time step."""
-        return [layer.make_state(batch) for layer in self.layers]
+        """Return the state before the first time step.
+
+        It has the membrane potentials of every stage, then the latest spikes of each recurrent one.
+        """
+        latest = [self.layers[number].make_spikes(batch) for number in self.network.recurrent]
+        return [*(layer.make_state(batch) for layer in self.layers), *latest]
+
+    def check_state(self, state: State, batch: int) -> None:
+        """Check the state of `batch` samples, which the kernels write."""
+        count = len(self.layers) + len(self.network.recurrent)
+        check(len(state) == count, "state", len(state), f"{count} arrays")
+        for layer, u in zip(self.layers, state, strict=False):
+            layer.check_state(u, batch)
+        for number, spikes in zip(self.network.recurrent, state[len(self.layers) :], strict=True):
+            self.layers[number].check_latest(spikes, batch)
 
     def run_(
         self, current: Floats, steps: int, state: State, on_spikes: OnSpikes | None = None
@@ -136,7 +148,7 @@ class NativeEngine:
         Args:
             current: As returned by `compute_current`.
             steps: Number of time steps.
-            state: Membrane potentials, as returned by `make_state`.
+            state: As returned by `make_state`.
             on_spikes: Called with the number of each stage and its spikes ``[steps, batch, ...]``.
 
         Returns:
@@ -148,9 +160,7 @@ class NativeEngine:
         """
         check_steps(steps)
         check_array("current", current, np.float32, (None, self.layers[0].neurons.words * LANES))
-        check(len(state) == len(self.layers), "state", len(state), f"{len(self.layers)} arrays")
-        for layer, u in zip(self.layers, state, strict=True):
-            layer.check_state(u, len(current))
+        self.check_state(state, len(current))
         size = len(current) if on_spikes else self._count_at_once(len(current), steps)
         outputs = []
         for begin in range(0, len(current), size):
@@ -174,9 +184,12 @@ class NativeEngine:
     ) -> Floats:
         spikes: dict[tuple[int, bool], Any] = {}  # by stage, before and after its pooling
         x: Any = None
-        for number, (layer, u) in enumerate(zip(self.layers, state, strict=True)):
-            if number:
-                added = [spikes[other, False] for other in layer.stage.adds]
+        latest = dict(zip(self.network.recurrent, state[len(self.layers) :], strict=True))
+        for number, (layer, u) in enumerate(zip(self.layers, state, strict=False)):
+            added = [spikes[other, False] for other in layer.stage.adds]
+            if number in latest:
+                x = self._feed_back_(call, number, steps, (u, latest[number]), added)
+            elif number:
                 x = self.advance_(layer, self._gather(call, number, spikes), u, added, call)
             elif layer.stage.neuron is None:
                 x = repeat(call, current, steps)
@@ -188,6 +201,21 @@ class NativeEngine:
             for key in [key for key in spikes if self.last_use[key[0]] <= number]:
                 del spikes[key]
         return self.layers[-1].read_outputs(call, x)
+
+    def _feed_back_(
+        self, call: Call, number: int, steps: int, state: tuple[Floats, Words], added: Added
+    ) -> Words:
+        """Return the spikes of a recurrent stage; both arrays of `state` are updated in place."""
+        layer, (u, latest) = self.layers[number], state
+        batch, words = latest.shape
+        out = np.empty((batch, steps, words), np.uint16)
+        for step in range(steps):
+            now = [select_step(call, currents, step) for currents in added]
+            x = self.advance_(layer, latest.reshape(batch, 1, words), u, now, call)
+            call("spikewire_copy", latest, x, 1, batch, 2 * words, 0, 2 * words, 0, 2 * words)
+            sizes = (2 * words, 0, 2 * steps * words, 0, 2 * words)
+            call("spikewire_copy", out[:, step:], x, 1, batch, *sizes)
+        return out
 
     def _gather(self, call: Call, number: int, spikes: dict[tuple[int, bool], Words]) -> Words:
         """Return what a stage reads: the planes of all of its sources, one after the other."""
@@ -253,6 +281,15 @@ def repeat(call: Call, current: Floats, steps: int) -> Floats:
     out = np.empty((len(current), steps, current.shape[1]), np.float32)
     size = current.shape[1] * 4
     call("spikewire_copy", out, current, len(current), steps, size, steps * size, size, size, 0)
+    return out
+
+
+def select_step(call: Call, currents: Floats, step: int) -> Floats:
+    """Return the currents ``[batch, steps, ...]`` of one step, ``[batch, 1, ...]``."""
+    batch, steps, width = currents.shape
+    out = np.empty((batch, 1, width), np.float32)
+    sizes = (4 * width, 0, 4 * width, 0, 4 * steps * width)
+    call("spikewire_copy", out, currents[:, step:], 1, batch, *sizes)
     return out
 
 

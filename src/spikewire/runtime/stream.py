@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A batch of samples that is fed step by step; membrane potentials are kept between steps.
+    """A batch of samples that is fed step by step; the state of the neurons is kept between steps.
 
     Args:
         model: The network.
