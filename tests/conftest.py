@@ -67,6 +67,11 @@ def digits():
 
 
 @pytest.fixture(scope="session")
+def braille():
+    return load_or_skip("braille")
+
+
+@pytest.fixture(scope="session")
 def mnist():
     return load_or_skip("mnist")
 

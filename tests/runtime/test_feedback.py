@@ -110,6 +110,24 @@ def test_a_stream_continues_with_some_of_its_samples(model, kernels):
         assert torch.equal(stream.step(frames[number][chosen]), wanted[number][chosen])
 
 
+def test_early_exit_over_time_stops_where_the_scores_say(model):
+    frames = make_frames()
+    runtime = Runtime(trace_model(model, frames), exact=True)
+    outputs = runtime.run_frames(frames)
+    classes, taken = runtime.decide(frames, 0.2, frames=True)
+    for sample in range(BATCH):
+        scores = outputs[:, sample].cumsum(0)
+        best = scores.topk(2).values
+        leads = (best[:, 0] - best[:, 1]).tolist()
+        wanted = [t for t in range(1, TIME_STEPS + 1) if leads[t - 1] > 0.2 * (TIME_STEPS - t)]
+        steps = wanted[0] if wanted else TIME_STEPS
+        assert int(taken[sample]) == steps
+        assert int(classes[sample]) == int(scores[steps - 1].argmax())
+    assert 1 < taken.float().mean() < TIME_STEPS
+    assert torch.equal(runtime.predict(frames, frames=True), outputs.mean(0).argmax(1))
+    refused(lambda: runtime.predict(frames[0], frames=True), "images")
+
+
 @pytest.mark.parametrize("values", packed.VALUES)
 def test_a_packed_file_holds_recurrent_synapses(model, values, tmp_path):
     network, frames = trace_model(model, make_frames()), make_frames()

@@ -4,7 +4,9 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from refusal import refused
 
 import spikewire
@@ -25,7 +27,7 @@ def all_names():
 
 def test_every_network_has_a_card_and_every_card_a_network():
     files = {path.name.removesuffix(".packed.safetensors") for path in FOLDER.glob("*.safetensors")}
-    assert files == set(cards()) >= {"digits-5", "digits-2"}
+    assert files == set(cards()) >= {"braille-10", "digits-5", "digits-2"}
     assert all(name == found.name for name, found in cards().items())
 
 
@@ -49,17 +51,68 @@ def test_a_card_agrees_with_its_file(name, tmp_path):
         assert train_parser(words).read(words), "the flags are known"
 
 
+def classify(model, images, temporal):
+    if temporal:
+        return model.predict(images.transpose(0, 1).float(), frames=True)
+    return model.predict(model.normalise(images))
+
+
 @pytest.mark.parametrize("name", list(all_names()))
 def test_a_network_has_the_accuracy_of_its_card(name, request):
     found = card(name)
     data = request.getfixturevalue(found.dataset)  # of conftest.py; skips if it is not there
     model = spikewire.load(f"zoo:{name}", exact=True)  # as the card was measured
-    pixels, labels = data.test_images.split(100), data.test_labels
-    classes = [model.predict(model.normalise(part)) for part in pixels]
+    images, labels = data.at(found.time_steps).test_images, data.test_labels
+    classes = [classify(model, part, data.temporal) for part in images.split(100)]
     right = sum(int((a == b).sum()) for a, b in zip(classes, labels.split(100), strict=True))
     assert len(labels) == found.test_samples
     assert right / len(labels) == found.accuracy
     assert abs(found.accuracy - found.trained_accuracy) < 0.01
+
+
+def test_the_recurrent_network_is_that_of_torch(braille):
+    """The outputs of the packed weights in a torch model, on the test samples at every step."""
+    network = packed.read("zoo:braille-10")
+    sizes = {"input_shape": (12,), "classes": 7, "hidden": 128, "temporal": True}
+    options = {"readout": "current", "tau": 2.0, "reset": "soft"}
+    model = spikewire.build("recurrent", time_steps=32, **sizes, **options).eval()
+    for stage in network.stages:
+        weight = torch.from_numpy(stage.to_dense())
+        model.get_parameter(f"{stage.name}.weight").data.copy_(weight)
+        assert not stage.bias.any()
+    frames = braille.at(32).test_images.transpose(0, 1).float()
+    with torch.no_grad():
+        wanted = model(frames)
+    for kernels, count in ((None, len(braille.test_labels)), ("torch", 20)):  # torch is slow
+        runtime = spikewire.load("zoo:braille-10", kernels=kernels, exact=True)
+        found = runtime.run_frames(frames[:, :count])
+        torch.testing.assert_close(found, wanted[:, :count], atol=1e-4, rtol=0)
+        assert torch.equal(found.mean(0).argmax(1), wanted[:, :count].mean(0).argmax(1))
+
+
+def test_data_over_time_are_accepted_by_predict_eval_and_export(call, tmp_path, braille):
+    accuracy = f"{card('braille-10').accuracy:.2%}"
+    for words in (["predict", "zoo:braille-10", "--input", "braille"], ["eval", "zoo:braille-10"]):
+        code, out, _ = call(*words)
+        assert (code, accuracy in out) == (0, True)
+    samples = braille.at(32).test_images[:3].float()
+    np.save(tmp_path / "x.npy", samples.numpy())
+    code, out, _ = call("predict", "zoo:braille-10", "--input", tmp_path / "x.npy", "--json")
+    model = spikewire.load("zoo:braille-10")
+    classes = model.predict(samples.transpose(0, 1), frames=True)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [x["class"] for x in found] == [model.network.classes[n] for n in classes]
+    assert [x["time_steps"] for x in found] == [32] * 3
+    np.save(tmp_path / "x.npy", samples[:, :, :5].numpy())
+    for source in ("digits", tmp_path / "x.npy"):
+        code, _, err = call("predict", "zoo:braille-10", "--input", source)
+        assert (code, err.count("\n")) == (2, 1)
+    code, out, _ = call("export", "zoo:braille-10", "--format", "coo", "--out", tmp_path / "coo")
+    assert (code, f"{accuracy}, {accuracy}" in out) == (0, True)
+    for format, words in (("c", ["pixels"]), ("nir", ["rec1", "'soft'", "--reset hard"])):
+        code, _, err = call("export", "zoo:braille-10", "--format", format, "--out", tmp_path / "x")
+        assert (code, err.count("\n")) == (2, 1)
+        assert all(word in err for word in words)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(call):

@@ -105,9 +105,13 @@ def iterate_predictions(
     early_exit: float | None,
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per image, with its label where that is known."""
-    names = model.network.classes
+    from spikewire.runtime.inputs import is_over_time
+
+    names, frames = model.network.classes, is_over_time(images, model)
     for first in range(0, len(images), batch):
-        classes, steps = model.decide(images[first : first + batch], early_exit)
+        part = images[first : first + batch]
+        part = part.transpose(0, 1) if frames else part
+        classes, steps = model.decide(part, early_exit, frames=frames)
         pairs = zip(classes.tolist(), steps.tolist(), strict=True)
         for image, (predicted, taken) in enumerate(pairs, first):
             record = {"image": image, "class": names[predicted], "time_steps": taken}

@@ -56,6 +56,8 @@ def convert(
     written, memory = packed.quantise(network, values), None
     before, after = (_accuracy(x, pixels, labels) for x in (network, written))
     if format == "c":
+        over_time = pixels.ndim > len(network.input_shape) + 1
+        check(not over_time, "format", format, "another one than c, whose input is pixels")
         memory = write_c(network, path, values, pixels[0] if len(pixels) else None)[1]
         size = path.stat().st_size
     else:
@@ -68,13 +70,14 @@ def convert(
 
 
 def _test_images(network: Network, count: int, data_dir: str | None) -> tuple[Tensor, Tensor]:
-    """Return the first test images of the network's data set as pixels, and their labels."""
+    """Return the first test images of the network's data set, not normalised, and their labels."""
     if count == 0:
         return Tensor(), Tensor()
     name = network.about.get("dataset")
-    fits = name in datasets.DATASETS and bool(network.mean)
-    check(fits, "check", count, f"0 for the data set {name!r}, which is not one of images by name")
-    data = datasets.load(str(name), data_dir)
+    allowed = f"0 for the data set {name!r}, which has no test images by name"
+    check(name in datasets.DATASETS, "check", count, allowed)
+    data = datasets.load(str(name), data_dir).at(network.time_steps)
+    check(data.temporal or bool(network.mean), "check", count, allowed)
     return data.test_images[:count], data.test_labels[:count]
 
 
@@ -83,4 +86,8 @@ def _accuracy(network: Network, pixels: Tensor, labels: Tensor) -> float:
     if not len(pixels):
         return nan
     runtime = Runtime(network)
-    return float((runtime.predict(runtime.normalise(pixels)) == labels).double().mean())
+    if pixels.ndim == len(network.input_shape) + 2:  # over time
+        classes = runtime.predict(pixels.transpose(0, 1).float(), frames=True)
+    else:
+        classes = runtime.predict(runtime.normalise(pixels))
+    return float((classes == labels).double().mean())

@@ -1,4 +1,7 @@
-"""Images for inference: a NumPy array, a PNG or JPEG picture, or the test part of a data set."""
+"""Images for inference: a NumPy array, a PNG or JPEG picture, or the test part of a data set.
+
+Samples over time, of a data set or of an array with one more dimension, are [batch, time, ...].
+"""
 
 import warnings
 from pathlib import Path
@@ -27,6 +30,8 @@ def read_images(
     Args:
         source: Path of a ``.npy`` array or a ``.png`` or ``.jpg`` picture, or the name of a data
             set. An array of uint8 holds pixels of 0..255; an array of floats is normalised already.
+            Samples over time are used as they are; those of a data set are added up to the time
+            steps of the network.
         runtime: The network that the images are for. If it stores no normalisation, as NIR files,
             a data set is normalised by its own mean and standard deviation.
         data_dir: Directory of the data sets; None for the default.
@@ -35,15 +40,17 @@ def read_images(
             middle first, with a warning that names the sizes.
 
     Returns:
-        Images ``[batch, *input_shape]``, and labels ``[batch]`` or None.
+        Images ``[batch, *input_shape]``, or samples over time ``[batch, time, *input_shape]``, and
+        labels ``[batch]`` or None.
 
     Raises:
         SpikewireError: If the source is unknown, cannot be read, or has no image.
     """
     if source in datasets.DATASETS:
         data = datasets.load(source, data_dir)
-        check(not data.temporal, "input", source, "a data set of images, not of data over time")
         network = runtime.network
+        if data.temporal:
+            return data.at(network.time_steps).test_images.float(), data.test_labels
         constants = (network.mean, network.std) if network.mean else (data.mean, data.std)
         return normalise(data.test_images, *constants), data.test_labels
     path = Path(source)
@@ -53,6 +60,10 @@ def read_images(
         raise SpikewireError(f"input: {source!r} is neither {kinds} nor a data set ({known})")
     shape = runtime.network.input_shape
     images = fit_shape(read_pixels(path, shape), shape)
+    if is_over_time(images, runtime):
+        check(images.shape[2:] == shape, "input", tuple(images.shape), f"[batch, time, *{shape}]")
+        check(images.numel() > 0, "input", source, "at least one sample")
+        return images.float(), None
     if resize and len(images) > 0:
         images = resize_images(images, shape)
     elif path.suffix.lower() in PICTURES:
@@ -61,6 +72,11 @@ def read_images(
     check(fits, "input", tuple(images.shape), f"images of [{sizes}], or pass --resize")
     check(len(images) > 0, "input", source, "at least one image")
     return images.float() if images.is_floating_point() else runtime.normalise(images), None
+
+
+def is_over_time(images: Tensor, runtime: Runtime) -> bool:
+    """Return whether images, as returned by `read_images`, have a dimension of time."""
+    return images.ndim == len(runtime.network.input_shape) + 2
 
 
 def read_pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:

@@ -198,7 +198,9 @@ class Runtime:
         """
         return Stream(self, batch)
 
-    def predict(self, images: Tensor, early_exit: float | None = None) -> Tensor:
+    def predict(
+        self, images: Tensor, early_exit: float | None = None, *, frames: bool = False
+    ) -> Tensor:
         """Return the class of each image.
 
         Args:
@@ -206,6 +208,7 @@ class Runtime:
             early_exit: Stop an image once its best class leads by more than `early_exit` times the
                 remaining time steps. At 1, no prediction of a spiking readout can change; below,
                 some may. None computes all time steps.
+            frames: Whether `images` change over time: ``[time, batch, *input_shape]``.
 
         Returns:
             Indices of classes ``[batch]``.
@@ -213,14 +216,17 @@ class Runtime:
         Raises:
             SpikewireError: If the images do not fit, or `early_exit` is negative.
         """
-        return self.decide(images, early_exit)[0]
+        return self.decide(images, early_exit, frames=frames)[0]
 
-    def decide(self, images: Tensor, early_exit: float | None = None) -> tuple[Tensor, Tensor]:
+    def decide(
+        self, images: Tensor, early_exit: float | None = None, *, frames: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return the class of each image, and the number of time steps it took.
 
         Args:
             images: Normalised images ``[batch, *input_shape]``.
             early_exit: See `predict`.
+            frames: See `predict`.
 
         Returns:
             Indices of classes and numbers of time steps, both ``[batch]``.
@@ -228,16 +234,19 @@ class Runtime:
         Raises:
             SpikewireError: If the images do not fit, or `early_exit` is negative.
         """
-        check_tensor(self.network, images)
-        steps = self.network.time_steps
+        (check_frames if frames else check_tensor)(self.network, images)
         if early_exit is None:
-            return self(images).mean(0).argmax(1), torch.full((len(images),), steps)
+            outputs = self.run_frames(images) if frames else self(images)
+            return outputs.mean(0).argmax(1), torch.full(outputs.shape[1:2], len(outputs))
         check(early_exit >= 0, "early_exit", early_exit, "at least 0")
-        stream, classes = self.stream(len(images)), len(self.network.classes)
-        scores, taken = torch.zeros(len(images), classes), torch.full((len(images),), steps)
-        active = torch.arange(len(images))  # images that are not decided yet
-        current = self.engine.compute_current(check_images(self.network, images))
+        steps, count = images.shape[:2] if frames else (self.network.time_steps, len(images))
+        stream, classes = self.stream(count), len(self.network.classes)
+        scores, taken = torch.zeros(count, classes), torch.full((count,), steps)
+        active = torch.arange(count)  # images that are not decided yet
+        current = self.compute_current(images[0] if frames else images)
         for step in range(1, steps + 1):
+            if frames:
+                current = self.compute_current(images[step - 1, active])
             scores[active] += stream.feed(current, 1)[0]
             best = scores[active].topk(min(2, classes), 1).values
             undecided = best[:, 0] - best[:, -1] <= early_exit * (steps - step)
@@ -247,6 +256,10 @@ class Runtime:
             if not len(active):
                 break
         return scores.argmax(1), taken
+
+    def compute_current(self, images: Tensor) -> NDArray[np.float32]:
+        """Return the current of the first layer, as `Stream.feed` takes it."""
+        return self.engine.compute_current(check_images(self.network, images))
 
     def record_spikes(self, images: Tensor, *, frames: bool = False) -> dict[str, Tensor]:
         """Return the spikes of every layer of neurons.
@@ -272,7 +285,7 @@ class Runtime:
         parts = list(images) if frames else [images]
         state = None
         for part in parts:
-            current = self.engine.compute_current(check_images(self.network, part))
+            current = self.compute_current(part)
             state = state or self.engine.make_state(len(part))
             steps = 1 if frames else self.network.time_steps
             self.engine.run_(current, steps, state, on_spikes)
