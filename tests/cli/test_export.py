@@ -62,7 +62,7 @@ def test_predict_reads_arrays_and_pictures(file, digits, tmp_path, call):
     _, out, _ = call("predict", file, "--input", tmp_path / "a.npy")
     assert out.split()[1::2] == wanted
     _, out, _ = call("predict", file, "--input", tmp_path / "a.png")
-    assert out.split() == ["0", wanted[0]]
+    assert out.split() == ["a.png", wanted[0]]
 
 
 @pytest.mark.filterwarnings("always:.*resized to 8 x 8:UserWarning")
@@ -76,7 +76,7 @@ def test_predict_reads_nir_and_resizes_jpeg_pictures(finished, file, digits, tmp
     _, wanted, _ = call("predict", file, "--input", "digits", "--json")
     code, out, _ = call("predict", file, "--input", tmp_path / "a.jpg", "--resize")
     assert code == 0
-    assert out.split() == ["0", json.loads(wanted.splitlines()[0])["class"]]
+    assert out.split() == ["a.jpg", json.loads(wanted.splitlines()[0])["class"]]
     code, again, error = call("predict", file, "--input", tmp_path / "a.jpg")
     assert (code, again) == (0, out)
     assert error.endswith("a.jpg: 64 x 64 pixels; resized to 8 x 8\n")
@@ -101,3 +101,15 @@ def test_mistakes_are_reported_in_one_line(words, finished, file, call):
     code, _, err = call(*(names.get(word, word) for word in words))
     assert code == 2
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [
+    ["export", "RUN", "--format", "onnx"],
+    ["export", "FILE", "--format", "onnx"],
+    ["export", "RUN", "--values", "fp8"],
+    ["predict", "FILE", "--input", "notes.txt"],
+])  # fmt: skip
+def test_a_mistake_in_a_flag_is_reported_with_the_flag(words, finished, file, call):
+    names = {"RUN": finished, "FILE": file}
+    _, _, err = call(*(names.get(word, word) for word in words))
+    assert err.startswith(f"spikewire: {words[2]}: ")

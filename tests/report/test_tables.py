@@ -41,6 +41,12 @@ def test_other_training_settings_are_another_row(runs):
     assert all(len(group.runs) == 1 for group in repetitions(find([runs])))
 
 
+def test_numbers_have_three_digits_so_that_a_column_can_be_compared():
+    column = next(column for column in MEANS if column.name == "size, kB")
+    found = [format_value(column, value) for value in (2.8, 2.84, 0.95, 10.04, 99.96, 1234.5)]
+    assert found == ["2.80", "2.84", "0.950", "10.0", "100", "1,234"]
+
+
 def test_a_phone_sees_accuracy_and_connectivity_first(trained):
     assert [column.name for column in COLUMNS[:3]] == ["run", "accuracy", "connectivity"]
     run = find([trained / "deepr"])[0]

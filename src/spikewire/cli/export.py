@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spikewire.cli.flags import Parser, whole
+from spikewire.cli.flags import Parser, errors_name_flags, whole
 from spikewire.cli.predict import is_packed
 from spikewire.cli.show import print_values
 from spikewire.cli.train import add_own_files
@@ -22,12 +22,16 @@ def export(arguments: Sequence[str]) -> None:
     images, source = given.pop("check"), given.pop("run")
     given["check_images"] = 0 if images == "0" else whole("--check", images)
     if not is_packed(source):
-        print_export(export_run(source, **given))
+        with errors_name_flags(given):
+            exported = export_run(source, **given)
+        print_export(exported)
         return
     for key in ("model", "dataset"):
         value = given.pop(key)
         check(value is None, f"--{key}", value, "given for a run, not a packed file")
-    print_export(convert(source, **given))
+    with errors_name_flags(given):
+        exported = convert(source, **given)
+    print_export(exported)
 
 
 def make_export_parser() -> Parser:

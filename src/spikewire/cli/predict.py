@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from spikewire.cli.flags import Parser, number, whole
+from spikewire.cli.flags import Parser, errors_name_flags, number, whole
 from spikewire.cli.show import print_line, print_values
 from spikewire.errors import check
 from spikewire.text import percent
@@ -24,7 +24,7 @@ def predict(arguments: Sequence[str]) -> None:
     import torch
 
     from spikewire.runtime import from_nir, load
-    from spikewire.runtime.inputs import read_images
+    from spikewire.runtime.inputs import PICTURES, read_images
 
     threads, margin = whole("--threads", given["threads"]), given["early_exit"]
     batch = whole("--batch-size", given["batch_size"])
@@ -40,13 +40,15 @@ def predict(arguments: Sequence[str]) -> None:
         model = load(given["model"], **options)
     torch.set_num_threads(threads)  # for stages that are computed by dense torch
     source, folder = given["input"], given["data_dir"]
-    images, labels = read_images(source, model, folder, resize=given["resize"])
+    with errors_name_flags({"input": source}):
+        images, labels = read_images(source, model, folder, resize=given["resize"])
     predictions = iterate_predictions(model, images, labels, batch, early_exit)
     begin = time.perf_counter()
     if given["json"] or labels is None:
+        picture = Path(source).name if Path(source).suffix.lower() in PICTURES else None
         for record in predictions:
-            line = json.dumps(record) if given["json"] else f"{record['image']} {record['class']}"
-            print_line(line, flush=False)
+            text = f"{picture or record['image']} {record['class']}"
+            print_line(json.dumps(record) if given["json"] else text, flush=False)
         return
     records = list(predictions)
     print_accuracy(records, time.perf_counter() - begin, model.kernels)
@@ -74,7 +76,7 @@ def print_accuracy(records: list[dict[str, Any]], seconds: float, kernels: str) 
     print_values(
         {
             "accuracy": percent(mean(record["class"] == record["label"] for record in records)),
-            "images": f"{len(records)}; {len(records) / seconds:.0f} per second ({kernels})",
+            "images": f"{len(records):,}; {len(records) / seconds:,.0f} per second ({kernels})",
             "time steps": f"{steps:.2f} on average",
         }
     )

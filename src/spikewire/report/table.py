@@ -126,5 +126,5 @@ def format_value(column: Column, value: Any) -> str:
     if column.kind == "count":
         return f"{value:,.0f}"
     if column.kind == "number":
-        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
     return str(value)
