@@ -275,6 +275,23 @@ def test_recurrent_neurons_are_read_back(tmp_path):
     assert torch.equal(Runtime(from_nir(graph), exact=True).run_frames(frames), got)
 
 
+@pytest.mark.parametrize("peer", ["spikingjelly", "norse"])
+@torch.no_grad()
+def test_simulators_run_recurrent_neurons_with_our_outputs(peer, tmp_path):
+    model, frames = recurrent_net()
+    write(trace_model(model, frames), tmp_path / "x.nir")
+    with quiet():
+        if peer == "norse":
+            from norse.torch import from_nir as read
+        else:
+            from spikingjelly.activation_based.nir_exchange import import_from_nir as read
+        net, state, found = read(str(tmp_path / "x.nir"), dt=DT), None, []
+        for x in frames[:, :1]:
+            out, state = net(x, state)
+            found.append(out)
+    torch.testing.assert_close(torch.stack(found), model(frames)[:, :1], atol=1e-5, rtol=0)
+
+
 def test_other_loops_of_nir_are_refused_by_name(tmp_path):
     network = trace_model(*recurrent_net())
     graph = to_nir(network)

@@ -61,8 +61,8 @@ def from_nir(source: Any, *, time_steps: int = 8, dt: float = nir.DT, **options:
     """Load a NIR graph or file, ready to run.
 
     Args:
-        source: A `nir.NIRGraph`, or the path of a NIR file: a chain of Conv2d, Affine, Linear, LIF,
-            IF, AvgPool2d, SumPool2d and Flatten.
+        source: A `nir.NIRGraph`, or the path of a NIR file, of Conv2d, Affine, Linear, LIF, IF,
+            AvgPool2d, SumPool2d and Flatten; see `spikewire.formats.nir.from_nir` for loops.
         time_steps: Time steps per image; NIR does not store them.
         dt: Length of a time step in seconds that the file was written for.
         **options: `threads`, `kernels` and `exact` of `Runtime`.
