@@ -217,11 +217,11 @@ def test_a_method_has_the_same_look_in_every_figure(trained):
                     assert (handle.get_color(), handle.get_marker()) == (style.colour, style.marker)
 
 
-def test_the_pareto_hull_is_drawn_and_explained(trained):
+def test_the_pareto_front_is_drawn_and_explained(trained):
     plot = figure_named("frontier")(find([trained]))
     (axes,) = drawn_axes(plot)
-    assert "Pareto hull" in axes.get_legend_handles_labels()[1]
-    assert "Pareto hull" in plot.caption
+    assert "Pareto front" in axes.get_legend_handles_labels()[1]
+    assert "Pareto front" in plot.caption
     assert "Pareto" not in figure_named("frontier")(find([trained / "dense"])).caption
 
 

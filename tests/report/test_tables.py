@@ -5,7 +5,7 @@ import statistics
 from short_runs import repeat
 
 from spikewire.report import find, markdown
-from spikewire.report.frontier import pareto_hull
+from spikewire.report.frontier import pareto_front
 from spikewire.report.groups import final_accuracy, repetitions
 from spikewire.report.headlines import best, cards, sparsest
 from spikewire.report.runs import usable
@@ -84,9 +84,9 @@ def test_of_equal_connectivity_the_headline_is_the_most_accurate(runs):
     ]
 
 
-def test_the_pareto_hull_has_what_no_other_point_beats():
-    assert pareto_hull([(1, 90), (2, 80), (3, 95), (3, 91), (4, 95)]) == [(1, 90), (3, 95)]
-    assert pareto_hull([(2, 50)]) == [(2, 50)]
+def test_the_pareto_front_has_what_no_other_point_beats():
+    assert pareto_front([(1, 90), (2, 80), (3, 95), (3, 91), (4, 95)]) == [(1, 90), (3, 95)]
+    assert pareto_front([(2, 50)]) == [(2, 50)]
     grid = [(x, 100 - (x - 3) ** 2) for x in range(6)]
     slow = [p for p in grid if not any(q[0] <= p[0] and q[1] >= p[1] and q != p for q in grid)]
-    assert pareto_hull(grid) == slow == [(0, 91), (1, 96), (2, 99), (3, 100)]
+    assert pareto_front(grid) == slow == [(0, 91), (1, 96), (2, 99), (3, 100)]

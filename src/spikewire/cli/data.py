@@ -12,7 +12,7 @@ def data(arguments: Sequence[str]) -> None:
     parser = Parser("data", data.__doc__ or "")
     parser.add_argument("words", nargs="*", metavar="get NAME", help="what to download")
     parser.add_argument(
-        "--data-dir", help="folder of the data sets ($SPIKEWIRE_DATA, ~/.cache/spikewire)"
+        "--data-dir", help="directory of the data sets ($SPIKEWIRE_DATA, ~/.cache/spikewire)"
     )
     given = parser.read(arguments)
     from spikewire import data as datasets

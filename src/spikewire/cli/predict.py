@@ -91,7 +91,8 @@ def make_predict_parser() -> Parser:
     parser.add_argument("--time-steps", help="time steps per image of a .nir file (8)")
     parser.add_argument("--threads", default="1", help="threads (1)")
     parser.add_argument("--batch-size", default="32", help="images per batch (32)")
-    parser.add_argument("--early-exit", metavar="X", help="stop once the lead is X per step left")
+    about = "stop at a lead of X times the time steps left"
+    parser.add_argument("--early-exit", metavar="X", help=about)
     parser.add_argument("--exact", action="store_true", help="same spikes at any batch size")
     parser.add_argument("--kernels", help="avx512, avx2, portable or torch (the fastest)")
     parser.add_argument("--json", action="store_true", help="print one JSON record per image")

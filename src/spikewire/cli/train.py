@@ -156,7 +156,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     """Evaluate the network of a finished run, or a packed file, on the test set."""
     parser = Parser("eval", evaluate.__doc__ or "")
     parser.add_argument("run", help="run directory, packed file or zoo:NAME")
-    parser.add_argument("--data-dir", help="folder of the data sets")
+    parser.add_argument("--data-dir", help="directory of the data sets")
     parser.add_argument("--device", help="auto, cpu or cuda")
     add_own_files(parser)
     given = parser.read(arguments)

@@ -185,14 +185,14 @@ class Config:
     )
     eval_batch_size: int = setting(500, "images per test batch", within="[1, 1e9]")
     test_every: int = setting(
-        1, "epochs between tests; the last is tested", within="[1, 1e9]", free=True
+        1, "epochs between tests; the last epoch is always tested", within="[1, 1e9]", free=True
     )
     checkpoint_every: int = setting(1, "epochs between checkpoints", within="[1, 1e9]", free=True)
     trace_every: int = setting(
         0, "epochs between traces for the report; 0: 20 per run", within="[0, inf)", free=True
     )
     tensorboard: bool = setting(False, "write TensorBoard events", free=True)
-    data_dir: str = setting("", "folder of the data sets; none: the default", free=True)
+    data_dir: str = setting("", "directory of the data sets; none: the default", free=True)
     options: dict[str, Any] = field(default_factory=dict)
 
     unconfirmed = tuple[str, ...]()  # settings that a file, not the user, gave a Python file for

@@ -48,7 +48,7 @@ class UPR(Latent, Counted):
     )
     every: int = setting(4, "steps between shifts of the gates", within="[1, inf)")
     first_gate: float = setting(
-        0.1, "gates start at this times |w| over its mean; 0: all the same", within="[0, inf)"
+        0.1, "gates start at this times |w| over its mean; 0: all equal", within="[0, inf)"
     )
     first_slope: float = setting(1.0, "slope of the gates at the start", within="(0, inf)")
     slope: float = setting(50.0, "slope of the gates when hardened", within="[first_slope, inf)")

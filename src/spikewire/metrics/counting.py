@@ -205,7 +205,7 @@ def _is_binary(x: Tensor) -> bool:
 
 
 def _are_spikes(x: Tensor, layers: int) -> bool:
-    """Return whether x is spikes, or sums of spikes of at most so many layers."""
+    """Return whether x is spikes, or sums of spikes of at most `layers` layers."""
     return bool(((x >= 0) & (x <= max(layers, 1)) & (x == x.round())).all())
 
 

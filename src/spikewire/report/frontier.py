@@ -101,7 +101,7 @@ def _caption(panels: dict[str, list[Run]], unit: str) -> str:
     over_seeds = ", mean and standard deviation over seeds" * repeated
     parts = [f"Each marker is the last epoch{over_seeds}; up and to the left is better."]
     if any(len(repetitions(members)) > 1 for members in panels.values()):
-        parts.append("The grey band is the Pareto hull: the best accuracy at that cost or less.")
+        parts.append("The grey band is the Pareto front: the best accuracy at that cost or less.")
     if any(dataset in DENSE for dataset in panels) or "dense" in map(setting("method"), runs):
         parts.append("The dashed line is the dense network: a run on it has lost no accuracy.")
     if unit == "connectivity" and PUBLISHED.keys() & panels.keys():
@@ -140,7 +140,7 @@ def _point(group: Group, unit: str) -> Point:
     )
 
 
-def pareto_hull(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points that no other beats: none has less cost and as much accuracy, or more.
 
     Args:
@@ -150,7 +150,7 @@ def pareto_hull(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float
         The points by increasing cost, and so by increasing accuracy.
 
     Example:
-        >>> pareto_hull([(1, 90), (2, 80), (3, 95), (3, 91)])
+        >>> pareto_front([(1, 90), (2, 80), (3, 95), (3, 91)])
         [(1, 90), (3, 95)]
     """
     ordered = sorted(pairs, key=lambda pair: (pair[0], -pair[1]))
@@ -163,7 +163,7 @@ def pareto_hull(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float
 
 def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme, unit: str) -> None:
     points = points_in(runs, unit)
-    _draw_hull(axes, points, theme)
+    _draw_front(axes, points, theme)
     if unit == "connectivity":
         _draw_published(axes, dataset, theme)
     sparse = [point for point in points if point.group.method != "dense"]
@@ -177,17 +177,17 @@ def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme, unit: s
     set_legend_above(axes)
 
 
-def _draw_hull(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
+def _draw_front(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
     if len(points) < 2:
         return
-    hull = pareto_hull([(point.x, point.y) for point in points])
+    front = pareto_front([(point.x, point.y) for point in points])
     end = max(point.x for point in points)
-    x, y = zip(*hull, (end, hull[-1][1]), strict=True)
+    x, y = zip(*front, (end, front[-1][1]), strict=True)
     (band,) = axes.step(
         x, y, where="post", color=theme.soft, lw=6, alpha=0.25, solid_capstyle="round",
-        solid_joinstyle="round", label="Pareto hull", zorder=1,
+        solid_joinstyle="round", label="Pareto front", zorder=1,
     )  # fmt: skip
-    set_mark(band, "Pareto hull: the best accuracy at that cost or less")
+    set_mark(band, "Pareto front: the best accuracy at that cost or less")
 
 
 def _draw_published(axes: Axes, dataset: str, theme: Theme) -> None:

@@ -37,7 +37,7 @@ def decompress(content: bytes) -> bytes:
 
 
 def _append_block_(output: bytearray, block: bytes) -> None:
-    """Append the content of one block; it may copy from what is there already."""
+    """Append the content of one block; it may copy from the output so far."""
     at, end = 0, len(block)
     while at < end:
         token = block[at]
