@@ -249,6 +249,8 @@ def test_a_wrong_flag_is_refused(flags, parts):
 
 def test_a_wrong_preset_or_file_is_refused(tmp_path):
     assert "did you mean 'mnist-fast'" in complaint(preset="mnist-fst")
+    family = ", ".join(sorted(name for name in presets() if name.startswith("mnist-")))
+    assert f"did you mean one of {family}?" in complaint(preset="mnist")
     assert "cannot be read" in complaint(file=tmp_path / "nothing.toml")
     assert "cannot be read" in complaint(file=tmp_path)
 

@@ -31,8 +31,11 @@ def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
         SpikewireError: method: unknown 'gradar'; did you mean 'gradr'? known: deepr, gradr
     """
     names = sorted(allowed)
+    family = [name for name in names if name.startswith(f"{word}-")]  # mnist: mnist-fast, ...
     near = get_close_matches(str(word), names, n=1, cutoff=0.5)
     hint = f" did you mean {near[0]!r}?" if near else ""
+    if len(family) > 1:
+        hint = f" did you mean one of {', '.join(family)}?"
     return SpikewireError(f"{field}: unknown {_shown(word)};{hint} known: {', '.join(names)}")
 
 

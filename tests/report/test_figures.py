@@ -122,6 +122,23 @@ def test_captions_mention_only_what_is_shown(trained):
     assert figure_named("firing")(alone).title == "Firing rates"
 
 
+def test_firing_rates_have_one_panel_per_setting_and_say_how_many_are_left_out(runs):
+    settings = len(list(runs.glob("*/config.toml")))
+    for name in sorted(path.parent.name for path in runs.glob("*/config.toml")):
+        repeat(runs, name, seed=1, accuracy=0.5)
+        repeat(runs, name, seed=2, accuracy=0.5)
+    plot = figure_named("firing")(find([runs]))
+    assert len(drawn_axes(plot)) == settings
+    assert "settings are shown" not in plot.caption
+    for lr in (1, 2, 3):
+        repeat(runs, "dense", seed=0, accuracy=0.5, into=f"dense-{lr}")
+        config = runs / f"dense-{lr}" / "config.toml"
+        config.write_text(config.read_text().replace("lr = ", f"lr = 0.{lr} # "))
+    plot = figure_named("firing")(find([runs]))
+    assert len(drawn_axes(plot)) == 6
+    assert f"6 of {settings + 3} settings are shown." in plot.caption
+
+
 def test_a_run_of_one_epoch_is_a_marker_at_a_whole_number(runs):
     file = runs / "gradr-a" / "metrics.jsonl"
     file.write_text(file.read_text().splitlines()[0] + "\n")

@@ -10,7 +10,7 @@ from matplotlib.ticker import NullLocator
 from spikewire.errors import SpikewireError
 from spikewire.report.axes import set_left_title, set_log_scale, set_whole_ticks
 from spikewire.report.choice import shown_layer, shown_run
-from spikewire.report.groups import identify
+from spikewire.report.groups import identify, repetitions
 from spikewire.report.marks import set_mark
 from spikewire.report.plot import Plot
 from spikewire.report.runs import Run, spread, usable
@@ -165,7 +165,8 @@ def plot_firing(runs: Sequence[Run]) -> Plot | None:
     """Plot the distribution of firing rates at several connectivities (figure 7 of the paper)."""
     good = [run for run in usable(runs) if run.traces and run.traces.rates and run.traces.neurons]
     good = [run for run in good if _late_rates(run)[1].any()]
-    shown = spread(good, RATE_PANELS)
+    settings = [group.first for group in repetitions(good)]  # one panel per setting, not seed
+    shown = spread(settings, RATE_PANELS)
     if not shown:
         return None
 
@@ -178,9 +179,11 @@ def plot_firing(runs: Sequence[Run]) -> Plot | None:
 
     names = ", ".join(dict.fromkeys(_late_rates(run)[0] for run in shown))
     order = ", by decreasing connectivity from top to bottom" * (len(shown) > 1)
+    count = len(settings)
+    few = f" {len(shown)} of {count} settings are shown." * (len(shown) < count)
     caption = (
         f"Firing rates of the neurons of a late hidden layer ({names}){order}; logarithmic. The "
-        "bar at 0 shows the silent neurons; with few synapses there are often more of them."
+        f"bar at 0 shows the silent neurons; with few synapses there are often more of them.{few}"
     )
     title = "Firing rates at several connectivities" if len(shown) > 1 else "Firing rates"
     data, size = [_rates_data(run) for run in good], (WIDTH, 0.85 * len(shown) + 1.2)
