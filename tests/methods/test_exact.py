@@ -128,9 +128,11 @@ def wiggle(model, optimizer, steps):
         optimizer.step()
 
 
+QUICK = ("mnist-mlp", "digits-mlp", "lenet5", "mlp", "recurrent", "lsnn-short", "sew-resnet18")
+
+
 def shapes(name):
-    slow = [pytest.mark.slow] if name.startswith("cifar10-conv") else []
-    return pytest.param(name, marks=slow)
+    return pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("network", [shapes(name) for name in MODELS])
@@ -138,7 +140,10 @@ def shapes(name):
 def test_no_layer_of_any_network_is_left_without_synapses(name, network):
     torch.manual_seed(0)
     any_size = MODELS[network].input_shape is None
-    model = build(network, **({"input_shape": (40,), "classes": 10} if any_size else {}))
+    sizes = {"input_shape": (40,), "classes": 10} if any_size else {}
+    narrow = {"width": 0.0625} if MODELS[network].scalable else {}
+    readout = {"readout": "leaky"} if network.startswith("lsnn") else {}
+    model = build(network, **sizes, **narrow, **readout)
     takes = "connectivity" in defaults(METHODS[name])
     method = METHODS[name](**({"connectivity": 0.005} if takes else {}))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
