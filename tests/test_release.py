@@ -41,7 +41,9 @@ def test_the_changelog_has_a_section_of_this_version():
     first = re.search(r"^## (.+)$", text, re.MULTILINE)
     assert first
     released = first[1].startswith(spikewire.__version__)
-    unreleased = first[1] == "Unreleased" and f"The version is {spikewire.__version__};" in text
+    unreleased = (
+        first[1] == "Unreleased" and f"version in the sources is {spikewire.__version__}." in text
+    )
     assert released or unreleased, first[1]
 
 

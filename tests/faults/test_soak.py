@@ -48,7 +48,9 @@ def test_metrics_and_report_of_a_long_run(tmp_path, figure, lines):
     _, drawing = measure_time(lambda: write([run.path], tmp_path / "page.html"))
     size = (tmp_path / "page.html").stat().st_size
     assert size < 2_000_000
-    assert f'"epoch":{lines},' in (tmp_path / "page.html").read_text(), "the last epoch is drawn"
+    page = (tmp_path / "page.html").read_text()
+    assert f'["run","gradr α = 0.001",0,{lines},' in page, "the last epoch is drawn"
+    assert f'[{lines},"fc1.weight",' in page
     figure(
         f"{lines} lines of metrics: read in {reading:.2f} s, one added in {1e3 * adding:.1f} ms, "
         f"truncated in {truncating:.2f} s; report in {drawing:.2f} s, {size / 1e6:.2f} MB"

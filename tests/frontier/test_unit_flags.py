@@ -75,7 +75,7 @@ def test_a_frontier_and_a_report_in_synapses(call, tiny, tmp_path):
         (["frontier", "--unit=bytes", "--targets=-3"], "--targets: -3.0 is not allowed"),
         (["frontier", "--unit=bytes", "--connectivity=0.1"], "without --unit and --targets"),
         (["report", "--unit=byte", "runs"], "did you mean 'bytes'"),
-        (["train", "--method=deepr", "--synapses=0.1"], "--synapses: belongs to budget"),
+        (["train", "--method=deepr", "--synapses=0.1"], "--synapses: belongs to aptn, budget"),
         (["train", "--method=rigl", "--synops=100"], "--synops: belongs to budget"),
         (["train", "--synapses=0.1", "--bytes=1000", "--method=rigl"], "not both"),
     ],
