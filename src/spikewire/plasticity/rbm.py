@@ -15,8 +15,8 @@ from torch.optim import SGD
 from spikewire.fields import setting, validate
 from spikewire.plasticity.network import Plastic
 
-TINY = 1e-6  # for a unit without inputs and bias
-LOGIT = 1.702  # the normal distribution function of x is about the sigmoid of 1.702 x
+TINY = 1e-6  # variance of a unit without inputs
+TURNS = 4  # times that hidden and label units are computed for a classification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,8 @@ class RBMConstants:
     keep: float = setting(0.5, "probability that a synapse transmits a spike", within="(0, 1)")
     label_units: int = setting(4, "visible units per class", within="[1, 1000]")
     momentum: float = setting(0.5, "momentum of the update", within="[0, 1)")
-    start: float = setting(0.1, "standard deviation of the first weights", within="(0, inf)")
+    start: float = setting(0.04, "standard deviation of the first weights", within="(0, inf)")
+    rest: float = setting(-1.0, "first bias of the visible units", within="(-inf, inf)")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -35,18 +36,21 @@ class RBMConstants:
 class RBM(Plastic):
     """Visible units (pixels and labels) and hidden units, symmetric synapses that blank out.
 
-    A unit is 1 if ``sum_j xi_j w_j s_j >= 0``, where ``xi_j`` is 1 with probability `keep`, drawn
-    for every synapse and sample; the bias is the weight of an input ``s_0 = 1``, and blanks out
-    too. With many inputs the sum is normal, so the probability is
+    A unit is 1 if ``b + sum_j xi_j w_j s_j / keep >= 0``, where ``xi_j`` is 1 with probability
+    `keep`, drawn for every synapse and sample; the bias b has no synapse and does not blank out.
+    With many inputs the sum is normal, so the probability is
 
-        P = Phi(z),   z = keep sum_j w_j s_j / sqrt(keep (1 - keep) sum_j (w_j s_j)^2)
+        P = Phi(z),   z = (b + sum_j w_j s_j) / sqrt((1 - keep) / keep sum_j (w_j s_j)^2)
 
-    and a layer is sampled by two matrix products instead of one mask per sample. Contrastive
-    divergence: from data v0 sample h0, from it v1, from it h1; ``dw = <h0 v0> - <h1 v1>``.
+    and a layer is sampled by two matrix products instead of one mask per sample.
 
-    The class is the one whose label units give the lowest free energy
-    ``-b v - sum_i log(1 + exp(1.702 z_i))``; the factor turns z into the logit of P, and the
-    deviation in z is that of the image alone, the same for all classes (both ours).
+    Contrastive divergence (CD-1): from data v0 sample h0, from it v1, and update by
+    ``dw = <P(h | v0) v0> - <P(h | v1) v1>``.
+
+    Classification: the label units y begin silent, then ``h = P(h | image, y)`` and
+    ``y = P(y | h)`` are computed in turn, with probabilities in place of samples. The class is the
+    one whose label units have the largest sum of z. (Ours: with a deviation that depends on the
+    units the network has no exact energy, so a free energy would be an approximation.)
 
     Args:
         constants: see `RBMConstants`.
@@ -57,7 +61,7 @@ class RBM(Plastic):
 
     Example:
         >>> network = build("rbm", input_shape=(1, 28, 28), classes=10, hidden=500)
-        >>> optimizer = network.optimizer(lr=0.1)
+        >>> optimizer = network.optimizer(lr=0.04)
         >>> network.learn(images, labels); optimizer.step()
     """
 
@@ -83,7 +87,7 @@ class RBM(Plastic):
         self.pixels = prod(input_shape)
         visible = self.pixels + classes * constants.label_units
         self.fc1 = nn.Linear(visible, hidden)
-        self.visible_bias = nn.Parameter(torch.zeros(visible))
+        self.visible_bias = nn.Parameter(torch.full((visible,), constants.rest))
         nn.init.normal_(self.fc1.weight, std=constants.start)
         nn.init.zeros_(self.fc1.bias)
 
@@ -97,8 +101,8 @@ class RBM(Plastic):
         scores = self(images)
         weight, bias = self.fc1.weight, self.fc1.bias
         v0 = self.visible(images, labels)
-        h0 = torch.bernoulli(self.probability(v0, weight, bias))
-        v1 = torch.bernoulli(self.probability(h0, weight.T, self.visible_bias))
+        h0 = self.probability(v0, weight, bias)
+        v1 = torch.bernoulli(self.probability(torch.bernoulli(h0), weight.T, self.visible_bias))
         h1 = self.probability(v1, weight, bias)
         weight.grad = (h1.T @ v1 - h0.T @ v0) / len(images)
         bias.grad = (h1 - h0).mean(0)
@@ -117,23 +121,28 @@ class RBM(Plastic):
 
     def probability(self, units: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the probability of each unit that `units` act on to be 1."""
-        mean = self.constants.keep * (units @ weight.T + bias)
-        return torch.special.ndtr(mean / self.deviation(units, weight, bias))
+        total, squares = sums(units, weight)
+        return torch.special.ndtr(self.standardised(total + bias, squares))
 
-    def deviation(self, units: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return the standard deviation of the sum of each unit that `units` act on."""
-        keep = self.constants.keep
-        square = units.square() @ weight.T.square() + bias.square()
-        return (keep * (1 - keep) * square.clamp(min=TINY)).sqrt()
+    def standardised(self, total: Tensor, squares: Tensor) -> Tensor:
+        """Return z: the mean of blanked-out sums, divided by their standard deviation."""
+        noise = 1 / self.constants.keep - 1
+        return total / (noise * squares).clamp(min=TINY).sqrt()
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Return the probability of each class by its free energy, ``[1, batch, classes]``."""
-        pixels, weight = images.flatten(1).clamp(0, 1), self.fc1.weight
-        units = self.label_units(torch.arange(self.classes, device=images.device), pixels.dtype)
-        blank = functional.pad(pixels, (0, units.shape[1]))
-        total = self.fc1(blank).unsqueeze(1) + units @ weight[:, self.pixels :].T
-        deviation = self.deviation(blank, weight, self.fc1.bias).unsqueeze(1)
-        z = self.constants.keep * total / deviation
-        label_bias = self.visible_bias[self.pixels :] @ units.T
-        return (functional.softplus(LOGIT * z).sum(2) + label_bias).softmax(1).unsqueeze(0)
+        """Return the probability of each class by its label units, ``[1, batch, classes]``."""
+        pixels, labels = self.fc1.weight.tensor_split([self.pixels], 1)
+        evidence = sums(images.flatten(1).clamp(0, 1), pixels)
+        z = images.new_full((len(images), labels.shape[1]), -torch.inf)
+        for _ in range(TURNS):
+            total, squares = map(torch.add, evidence, sums(torch.special.ndtr(z), labels))
+            hidden = torch.special.ndtr(self.standardised(total + self.fc1.bias, squares))
+            total, squares = sums(hidden, labels.T)
+            z = self.standardised(total + self.visible_bias[self.pixels :], squares)
+        return z.unflatten(1, (self.classes, -1)).sum(2).softmax(1).unsqueeze(0)
+
+
+def sums(units: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums of inputs ``w s`` that units receive, and the sums of their squares."""
+    return units @ weight.T, units.square() @ weight.T.square()
