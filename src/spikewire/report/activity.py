@@ -85,9 +85,9 @@ def _caption(pair: Sequence[Run], kept: Snapshots) -> str:
     names = " and ".join(run.label for run in pair)
     return (
         f"The first test image, of class {kept.label[0]}, in {names}. Each raster shows up to 48 "
-        "evenly spaced neurons of a layer, a mark per spike. Below it, the membrane potential of "
-        "one of them before each reset, and the threshold (dashed): the one of the sparse network "
-        "that fires most."
+        "evenly spaced neurons of a layer, a mark per spike. Below it, for the one of them that "
+        "fires most in the sparse network: its membrane potential before each reset, and the "
+        "threshold (dashed)."
     )
 
 
