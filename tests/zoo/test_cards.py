@@ -146,6 +146,7 @@ def test_zoo_prints_a_table_records_and_a_card(call):
     assert code == 0
     for word in ("97.78% of 360 test samples", "947 (5.00%)", "seed 0", "Apache-2.0", "SynOps"):
         assert word in out
+    assert "command 1" not in out  # a single command has no number
 
 
 def test_names_are_accepted_by_eval_predict_and_export(call, tmp_path):

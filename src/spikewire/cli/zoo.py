@@ -64,12 +64,19 @@ def card_values(card: Card) -> dict[str, str]:
         "multiply-accumulates per sample": shown_count(card.macs),
         "file": f"{size(card.bytes)}, {card.values} weights; dense fp32 {size(card.dense_bytes)}",
         "C export, int8": c if card.flash is None else f"{c} RAM",
-        **{f"command {i}": command for i, command in enumerate(card.commands, 1)},
+        **shown_commands(card.commands),
         "trained with": ", ".join(f"{key} {word}" for key, word in card.versions.items()),
         "trained on": card.device,
         "date": card.date,
         "licence": card.licence,
     }
+
+
+def shown_commands(commands: Sequence[str]) -> dict[str, str]:
+    """Return the commands by name, numbered where there are several."""
+    if len(commands) == 1:
+        return {"command": commands[0]}
+    return {f"command {i}": command for i, command in enumerate(commands, 1)}
 
 
 def shown_fraction(value: float | None) -> str:
