@@ -1,6 +1,7 @@
 """All tests of this folder run on the Triton kernels."""
 
 import pytest
+import torch
 
 from spikewire import kernels
 
@@ -8,5 +9,7 @@ from spikewire import kernels
 @pytest.fixture(autouse=True)
 def _fused():
     before = kernels.use("triton")
+    tf32, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     yield
+    torch.backends.cudnn.allow_tf32 = tf32
     kernels.use(before)
