@@ -151,12 +151,6 @@ def test_every_method_prunes_recurrent_weights(name):
     assert set(masks) == {"fc1.weight", "rec1.synapses.weight", "fc2.weight"}
 
 
-def test_a_recurrent_network_is_refused_by_the_export_with_the_name_of_the_layer():
-    from spikewire.formats.trace import trace_model
-
-    refused(lambda: trace_model(network(temporal=False).eval()), "rec1", "not supported")
-
-
 def test_a_long_leaky_readout_is_that_of_its_equation():
     x = torch.randn(200, 3, 2, dtype=torch.float64)
     found, y = LeakyIntegrator(20.0)(x), torch.zeros(3, 2, dtype=torch.float64)
