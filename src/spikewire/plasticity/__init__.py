@@ -23,7 +23,7 @@ from spikewire.errors import SpikewireError, check, check_word
 from spikewire.fields import declared, parse
 from spikewire.plasticity.diehl_cook import DiehlCook
 from spikewire.plasticity.local_rule import LocalRule
-from spikewire.plasticity.network import Plastic
+from spikewire.plasticity.network import Plastic, Sizes
 from spikewire.plasticity.rbm import RBM
 from spikewire.plasticity.stdp import RULES
 from spikewire.plasticity.wta import WTA
@@ -64,13 +64,8 @@ def build(
     check_word("model", name, NETWORKS)
     kind = NETWORKS[name]
     given = dict(_constant(kind, spec) for spec in constants)
-    return kind(
-        kind.Constants(**given),
-        input_shape=input_shape,
-        classes=classes,
-        hidden=hidden or kind.default_hidden,
-        time_steps=time_steps,
-    )
+    sizes = Sizes(tuple(input_shape), classes, hidden or kind.default_hidden, time_steps)
+    return kind(kind.Constants(**given), sizes)
 
 
 def _constant(kind: type[Plastic], spec: str) -> tuple[str, Any]:

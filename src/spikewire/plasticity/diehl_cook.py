@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.fields import setting
-from spikewire.plasticity.labels import Labels
+from spikewire.plasticity.labels import Labelled, Voting
 from spikewire.plasticity.local_rule import LocalRule, row_scale
-from spikewire.plasticity.network import Plastic
+from spikewire.plasticity.network import Sizes
 from spikewire.plasticity.spikes import poisson
 from spikewire.plasticity.stdp import RULES, Timing
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiehlCookConstants(Timing):
+class DiehlCookConstants(Timing, Voting):
     """Constants of `DiehlCook`; potentials in mV above rest, times in ms."""
 
     rate: float = setting(128.0, "firing rate of a white pixel, Hz", within="(0, inf)")
@@ -32,14 +32,6 @@ class DiehlCookConstants(Timing):
     ceiling: float = setting(80.0, "highest mean of the rises of all thresholds", within="(0, inf)")
     inhibition: float = setting(
         120.0, "fall of the potential of all others at a spike", within="[0, inf)"
-    )
-    vote: str = setting(
-        "proportion",
-        "how spikes become a class",
-        choices=("spikewire.plasticity.labels:VOTES",),
-    )
-    window: float = setting(
-        10_000.0, "images from which labels of neurons are taken", within="[1, inf)"
     )
 
 
@@ -101,7 +93,7 @@ class Excitatory(nn.Module):
         self.theta.sub_(excess).clamp_(min=0)
 
 
-class DiehlCook(Plastic):
+class DiehlCook(Labelled):
     """Inputs, all-to-all plastic synapses, excitatory neurons with lateral inhibition, labels.
 
     Pixels become Poisson spike trains. The weights of each neuron are scaled to the sum `drive`
@@ -111,10 +103,7 @@ class DiehlCook(Plastic):
 
     Args:
         constants: see `DiehlCookConstants`.
-        input_shape: shape of an image.
-        classes: number of classes.
-        hidden: number of excitatory neurons.
-        time_steps: how many steps of `dt` an image is shown.
+        sizes: see `Sizes`; a time step is `dt`.
 
     Example:
         >>> network = build("diehl-cook", input_shape=(1, 28, 28), classes=10, hidden=400)
@@ -125,28 +114,13 @@ class DiehlCook(Plastic):
     Constants = DiehlCookConstants
     default_hidden = 400
 
-    def __init__(
-        self,
-        constants: DiehlCookConstants,
-        *,
-        input_shape: tuple[int, ...],
-        classes: int,
-        hidden: int,
-        time_steps: int,
-    ) -> None:
-        super().__init__(
-            constants,
-            input_shape=input_shape,
-            classes=classes,
-            hidden=hidden,
-            time_steps=time_steps,
-        )
-        self.fc1 = nn.Linear(prod(input_shape), hidden, bias=False)
+    def __init__(self, constants: DiehlCookConstants, sizes: Sizes) -> None:
+        super().__init__(constants, sizes)
+        self.fc1 = nn.Linear(prod(sizes.input_shape), sizes.hidden, bias=False)
         with torch.no_grad():
             self.fc1.weight.uniform_(0, 1)
             self.fc1.weight.mul_(self.stored / self.fc1.weight.sum(1, keepdim=True))
-        self.excitatory = Excitatory(hidden, constants)
-        self.labels = Labels(classes, hidden, constants.window, constants.vote)
+        self.excitatory = Excitatory(sizes.hidden, constants)
 
     @property
     def stored(self) -> float:
@@ -160,28 +134,21 @@ class DiehlCook(Plastic):
         groups = [{"params": [self.fc1.weight], **bounds}, {"params": [self.excitatory.theta]}]
         return LocalRule(groups, lr, low=0.0)
 
-    @torch.no_grad()
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
         """Show the images; leave the update of the rule, thresholds and labels."""
         self.excitatory.limit_()
-        pre, post = self.show(images)
-        counts = post.sum(0)
-        scores = self.labels(counts)
+        return super().learn(images, labels)
+
+    def update_(self, pre: Tensor, post: Tensor) -> None:
+        """Leave the update of synapses and thresholds."""
         weight, c = self.fc1.weight, self.constants
         weight.grad = RULES[c.rule](pre, post, weight, c).neg_()
         self.excitatory.adapt_(post)
-        self.labels.update_(counts, labels)
-        return scores.unsqueeze(0)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the score of each class ``[1, batch, classes]``."""
-        return self.labels(self.show(images)[1].sum(0)).unsqueeze(0)
 
     @torch.no_grad()
     def show(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the spikes of inputs and neurons ``[time, batch, ...]`` while images are shown."""
         c = self.constants
-        fixed = None if self.training else torch.Generator(images.device).manual_seed(0)
-        pre = poisson(images, self.time_steps, c.rate * c.dt / 1000, fixed)
+        pre = poisson(images, self.time_steps, c.rate * c.dt / 1000, self.random(images))
         current = self.fc1(pre).mul_(row_scale(self.fc1.weight, c.drive).squeeze(1))
         return pre, self.excitatory(current)

@@ -1,9 +1,25 @@
 """`Plastic`: the contract of a network with a learning rule of its own."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+
+class Sizes(NamedTuple):
+    """What a network must fit.
+
+    Args:
+        input_shape: shape of an image.
+        classes: number of classes.
+        hidden: number of neurons that learn.
+        time_steps: how many time steps an image is shown.
+    """
+
+    input_shape: tuple[int, ...]
+    classes: int
+    hidden: int
+    time_steps: int
 
 
 class Plastic(nn.Module):
@@ -14,27 +30,16 @@ class Plastic(nn.Module):
 
     Args:
         constants: an instance of its `Constants`.
-        input_shape: shape of an image.
-        classes: number of classes.
-        hidden: number of neurons that learn.
-        time_steps: how many time steps an image is shown; the attribute may be changed.
+        sizes: what it must fit; the attribute `time_steps` may be changed.
     """
 
     Constants: ClassVar[Any]  # dataclass of the constants, each declared by `fields.setting`
     default_hidden: ClassVar[int] = 100
 
-    def __init__(
-        self,
-        constants: Any,
-        *,
-        input_shape: tuple[int, ...],
-        classes: int,
-        hidden: int,
-        time_steps: int,
-    ) -> None:
+    def __init__(self, constants: Any, sizes: Sizes) -> None:
         super().__init__()
-        self.constants, self.input_shape, self.classes = constants, tuple(input_shape), classes
-        self.hidden, self.time_steps = hidden, time_steps
+        self.constants = constants
+        self.input_shape, self.classes, self.hidden, self.time_steps = sizes
 
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
         """Accumulate the rule's update over a batch: minus it is left in ``.grad``.

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from spikewire.fields import setting, validate
-from spikewire.plasticity.network import Plastic
+from spikewire.plasticity.network import Plastic, Sizes
 
 TINY = 1e-6  # variance of a unit without inputs
 TURNS = 4  # times that hidden and label units are computed for a classification
@@ -54,10 +54,7 @@ class RBM(Plastic):
 
     Args:
         constants: see `RBMConstants`.
-        input_shape: shape of an image.
-        classes: number of classes.
-        hidden: number of hidden units.
-        time_steps: not used: a unit is sampled once.
+        sizes: see `Sizes`; `time_steps` is not used, since a unit is sampled once.
 
     Example:
         >>> network = build("rbm", input_shape=(1, 28, 28), classes=10, hidden=500)
@@ -68,25 +65,11 @@ class RBM(Plastic):
     Constants = RBMConstants
     default_hidden = 500
 
-    def __init__(
-        self,
-        constants: RBMConstants,
-        *,
-        input_shape: tuple[int, ...],
-        classes: int,
-        hidden: int,
-        time_steps: int,
-    ) -> None:
-        super().__init__(
-            constants,
-            input_shape=input_shape,
-            classes=classes,
-            hidden=hidden,
-            time_steps=time_steps,
-        )
-        self.pixels = prod(input_shape)
-        visible = self.pixels + classes * constants.label_units
-        self.fc1 = nn.Linear(visible, hidden)
+    def __init__(self, constants: RBMConstants, sizes: Sizes) -> None:
+        super().__init__(constants, sizes)
+        self.pixels = prod(sizes.input_shape)
+        visible = self.pixels + sizes.classes * constants.label_units
+        self.fc1 = nn.Linear(visible, sizes.hidden)
         self.visible_bias = nn.Parameter(torch.full((visible,), constants.rest))
         nn.init.normal_(self.fc1.weight, std=constants.start)
         nn.init.zeros_(self.fc1.bias)

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from spikewire.fields import setting, validate
-from spikewire.plasticity.labels import Labels
+from spikewire.fields import setting
+from spikewire.plasticity.labels import Labelled, Voting
 from spikewire.plasticity.local_rule import LocalRule
-from spikewire.plasticity.network import Plastic
+from spikewire.plasticity.network import Sizes
 from spikewire.plasticity.spikes import poisson
 
 
 @dataclass(frozen=True, kw_only=True)
-class WTAConstants:
+class WTAConstants(Voting):
     """Constants of `WTA`."""
 
     active: float = setting(
@@ -29,20 +29,9 @@ class WTAConstants:
     slope: float = setting(4.0, "how fast potentiation falls with the weight", within="(0, 100]")
     sharpness: float = setting(0.3, "factor on the evidence of the neurons", within="(0, inf)")
     balance: float = setting(50.0, "strength with which firing is equalised", within="[0, inf)")
-    vote: str = setting(
-        "proportion",
-        "how spikes become a class",
-        choices=("spikewire.plasticity.labels:VOTES",),
-    )
-    window: float = setting(
-        10_000.0, "images from which labels of neurons are taken", within="[1, inf)"
-    )
-
-    def __post_init__(self) -> None:
-        validate(self)
 
 
-class WTA(Plastic):
+class WTA(Labelled):
     """At every step one output neuron spikes, drawn by its evidence for the inputs; STDP follows.
 
         u_k = sharpness sum_i (slope w_ki x_i - log(1 + exp(slope w_ki))) + b_k
@@ -58,10 +47,7 @@ class WTA(Plastic):
 
     Args:
         constants: see `WTAConstants`.
-        input_shape: shape of an image.
-        classes: number of classes.
-        hidden: number of output neurons.
-        time_steps: spikes per image.
+        sizes: see `Sizes`; every time step is a spike.
 
     Example:
         >>> network = build("wta", input_shape=(1, 28, 28), classes=10, time_steps=8)
@@ -73,42 +59,21 @@ class WTA(Plastic):
     default_hidden = 500
     bias: Tensor
 
-    def __init__(
-        self,
-        constants: WTAConstants,
-        *,
-        input_shape: tuple[int, ...],
-        classes: int,
-        hidden: int,
-        time_steps: int,
-    ) -> None:
-        super().__init__(
-            constants,
-            input_shape=input_shape,
-            classes=classes,
-            hidden=hidden,
-            time_steps=time_steps,
-        )
-        self.fc1 = nn.Linear(prod(input_shape), hidden, bias=False)
+    def __init__(self, constants: WTAConstants, sizes: Sizes) -> None:
+        super().__init__(constants, sizes)
+        self.fc1 = nn.Linear(prod(sizes.input_shape), sizes.hidden, bias=False)
         nn.init.uniform_(self.fc1.weight, -0.5, -0.3)
-        self.register_buffer("bias", torch.zeros(hidden))
-        self.labels = Labels(classes, hidden, constants.window, constants.vote)
+        self.register_buffer("bias", torch.zeros(sizes.hidden))
 
     def optimizer(self, lr: float) -> LocalRule:
         """Return the optimizer of the synapses, with weights in [-1, 1]."""
         return LocalRule([self.fc1.weight], lr, low=-1.0, high=1.0)
 
-    @torch.no_grad()
-    def learn(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Show the images; leave the update of STDP, equalise firing, update the labels."""
-        pre, post = self.show(images)
-        counts = post.sum(0)
-        scores = self.labels(counts)
+    def update_(self, pre: Tensor, post: Tensor) -> None:
+        """Leave the update of STDP, and equalise firing."""
         self.fc1.weight.grad = self.update(pre, post).neg_()
-        spikes = counts.sum(0)
+        spikes = post.sum((0, 1))
         self.bias.sub_(self.constants.balance * (spikes / spikes.sum() - 1 / self.hidden))
-        self.labels.update_(counts, labels)
-        return scores.unsqueeze(0)
 
     def update(self, pre: Tensor, post: Tensor) -> Tensor:
         """Return the sum of STDP over all spikes of the neurons."""
@@ -116,14 +81,10 @@ class WTA(Plastic):
         alone = post.sum((0, 1)).unsqueeze(1) - together
         return together * torch.exp(-self.constants.slope * self.fc1.weight) - alone
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the score of each class ``[1, batch, classes]``."""
-        return self.labels(self.show(images)[1].sum(0)).unsqueeze(0)
-
     @torch.no_grad()
     def show(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs and output spikes ``[time, batch, ...]`` while images are shown."""
-        fixed = None if self.training else torch.Generator(images.device).manual_seed(0)
+        fixed = self.random(images)
         pre = poisson(images, self.time_steps, self.constants.active, fixed)
         evidence = self.evidence(pre)
         noise = torch.rand(evidence.shape, generator=fixed, device=evidence.device)
