@@ -98,9 +98,16 @@ def test_step_by_step_gives_the_same_spikes():
     spikes = layer(x)
     seen = []
     layer.synapses.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-    assert torch.equal(layer(x), spikes)
+    again = layer(x)
+    assert torch.equal(again, spikes)
     assert torch.equal(torch.stack(seen), spikes[:-1])
     assert spikes.sum() > 20
+    cost, weights = torch.randn(spikes.shape), [layer.inputs.weight, layer.synapses.weight]
+    found = torch.autograd.grad((again * cost).sum(), weights)
+    expected = torch.autograd.grad((spikes * cost).sum(), weights)
+    assert expected[1].any()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_a_delay_shifts_the_input():

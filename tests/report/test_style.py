@@ -1,4 +1,4 @@
-"""The styles of the methods can be told apart, also by a colour-blind reader and on paper."""
+"""The styles of the methods are distinct, also by a colour-blind reader and on paper."""
 
 from itertools import combinations
 

@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 from spikewire.errors import check
 from spikewire.kernels import same_layout
 from spikewire.nn.delays import DelayedLinear
+from spikewire.nn.recurrent import is_hooked
 from spikewire.nn.surrogates import triangle_derivative
 
 DAMPING = 0.3  # the highest value of the surrogate
@@ -52,6 +53,20 @@ class Dynamics(NamedTuple):
         return math.exp(-1 / self.tau_adaptation)
 
 
+class _Spike(torch.autograd.Function):
+    """A step at 0 where the neuron has rested, with the surrogate as its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, rested: Tensor) -> Tensor:
+        ctx.save_for_backward(s, rested)
+        return ((s > 0) & rested).to(s.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        s, rested = ctx.saved_tensors
+        return grads[0] * triangle_derivative(s).mul_(DAMPING) * rested, None
+
+
 class AdaptiveCell(nn.Module):
     """The neurons of an `AdaptiveRecurrent`, advanced by one time step per call.
 
@@ -73,18 +88,16 @@ class AdaptiveCell(nn.Module):
 
     def forward(self, current: Tensor, state: list[Tensor] | None = None) -> Any:
         """Return spikes and the next state (voltage, adaptation, spikes, steps since the last)."""
-        tau, _, base, _, refractory = self.dynamics
-        rho = self.dynamics.adaptation_decay
+        alpha, rho = self.dynamics.decay, self.dynamics.adaptation_decay
         if state is None:
             zero = torch.zeros_like(current)
-            state = [zero, zero, zero, zero + refractory]
+            state = [zero, zero, zero, zero + self.dynamics.refractory]
         v, b, z, quiet = state
         b = rho * b + (1 - rho) * z
-        threshold = base + self.beta * b
-        spikes = ((v / threshold - 1 > 0) & (quiet >= refractory)).to(current.dtype)
-        alpha = math.exp(-1 / tau)
-        v = alpha * v + (1 - alpha) * current - z * threshold
-        return spikes, [v, b, spikes, (quiet + 1) * (1 - spikes)]
+        level = self.dynamics.threshold + self.beta * b
+        spikes: Any = _Spike.apply(v / level - 1, quiet >= self.dynamics.refractory)
+        v = alpha * v + (1 - alpha) * current - z * level
+        return spikes, [v, b, spikes, (quiet + 1) * (1 - spikes.detach())]
 
     def extra_repr(self) -> str:
         """Show the constants."""
@@ -145,10 +158,9 @@ class AdaptiveRecurrent(nn.Module):
         shape = tuple(x.shape)
         check(len(shape) == 3 and shape[2] == size, "input", shape, f"[time, batch, {size}]")
         current = self.inputs(x)
-        if _hooked(self.synapses) or _hooked(self.cell):
+        if is_hooked(self.synapses, self.cell):
             return self.stepwise(current)
-        synapses = self.synapses
-        parts = torch.stack(synapses.parts())
+        parts = torch.stack(self.synapses.parts())
         return _FireAdaptive.apply(current, parts, self.cell.beta, self.dynamics)  # pyright: ignore
 
     def stepwise(self, current: Tensor) -> Tensor:
@@ -174,10 +186,6 @@ def _initialise_(layer: DelayedLinear, inhibitory: float | None) -> None:
     inhibited.mul_(-excited.sum(1, keepdim=True) / inhibited.sum(1, keepdim=True))
     if layer.in_features == layer.out_features:
         weight.div_(torch.linalg.eigvals(weight).abs().max())
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 class _FireAdaptive(torch.autograd.Function):

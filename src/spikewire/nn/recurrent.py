@@ -82,7 +82,7 @@ class Recurrent(nn.Module):
         size = self.synapses.in_features
         shape = tuple(current.shape)
         check(len(shape) == 3 and shape[2] == size, "current", shape, f"[time, batch, {size}]")
-        if any(_hooked(module) for module in (self.synapses, self.cell)):
+        if is_hooked(self.synapses, self.cell):
             return self.stepwise(current)
         return _FireRecurrent.apply(current, self.synapses.weight, self.constants)  # pyright: ignore
 
@@ -204,10 +204,12 @@ class LastSteps(nn.Module):
         return f"fraction={self.fraction:g}"
 
 
-def _hooked(module: nn.Module) -> bool:
-    return bool(
+def is_hooked(*modules: nn.Module) -> bool:
+    """Return whether one of the modules has a hook that must see its calls."""
+    return any(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
+        for module in modules
     )
