@@ -2,9 +2,11 @@
 
 import gc
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,19 @@ class Bench:
         self.rows.append(row)
         print(f"  {name}, {time_steps} steps, batch {batch}: {taken:.2f} ms", flush=True)
         return row
+
+    def attempt(self, sections: Mapping[str, Callable[[Any], None]], name: str) -> str | None:
+        """Run a section and free its memory; return why it failed, so that the others still run."""
+        error = None
+        try:
+            sections[name](self)
+        except subprocess.TimeoutExpired as late:
+            error = f"stopped after {late.timeout:.0f} s"
+        except Exception as problem:
+            traceback.print_exc()
+            error = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        self.release()
+        return error
 
     def release(self) -> None:
         """Free the memory of deleted networks and compiled code."""

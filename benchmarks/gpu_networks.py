@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,15 +178,7 @@ def run_sections(bench: NetworkBench, names: list[str]) -> None:
     """Run the sections; what fails is kept as an error, and the others still run."""
     for name in names:
         print(f"{bench.network}, {name} (at {time.perf_counter() - bench.start:.0f} s)", flush=True)
-        error = None
-        try:
-            (SECTIONS | EXTRA)[name](bench)
-        except subprocess.TimeoutExpired as late:
-            error = f"stopped after {late.timeout:.0f} s"
-        except Exception as problem:
-            traceback.print_exc()
-            error = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        bench.release()
+        error = bench.attempt(SECTIONS | EXTRA, name)
         bench.errors += [{"section": name, "error": error}] if error else []
 
 

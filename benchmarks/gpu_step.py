@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -291,15 +290,7 @@ def measure(bench: Bench, names: list[str]) -> Iterator[Row]:
             yield {"section": name, "error": f"not run: {elapsed:.0f} s have passed"}
             continue
         print(f"{name} (at {elapsed:.0f} s)", flush=True)
-        error = None
-        try:
-            (SECTIONS | EXTRA)[name](bench)
-        except subprocess.TimeoutExpired as late:
-            error = f"stopped after {late.timeout:.0f} s"
-        except Exception as problem:
-            traceback.print_exc()
-            error = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        bench.release()
+        error = bench.attempt(SECTIONS | EXTRA, name)
         yield {"section": name, "error": error} if error else {}
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from spikewire import kernels
 from spikewire.config import Config
 from spikewire.data import Dataset
 from spikewire.pruning import meter
@@ -15,13 +14,6 @@ from spikewire.train.loop import Step, fit
 from spikewire.train.step import Training, prepare
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _auto():
-    before = kernels.use("auto")
-    yield
-    kernels.use(before)
 
 
 def noise() -> Dataset:

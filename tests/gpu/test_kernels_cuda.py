@@ -24,13 +24,6 @@ from spikewire.pruning.selection import top_k_mask
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def _auto():
-    kernels.use("auto")
-    yield
-    kernels.use("auto")
-
-
 def network() -> tuple[Spiking, Tensor, Tensor]:
     """Return the paper's network, channels-last and firing, with a batch; dropout is off."""
     torch.manual_seed(0)

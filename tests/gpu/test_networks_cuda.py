@@ -14,13 +14,6 @@ from spikewire.nn.layers import Spiking
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def _auto():
-    before = kernels.use("auto")
-    yield
-    kernels.use(before)
-
-
 def network(name: str) -> tuple[Spiking, Tensor, Tensor]:
     """Return a network that fires, channels-last, with a batch."""
     torch.manual_seed(0)
