@@ -8,7 +8,7 @@ import pytest
 import torch
 from refusal import refused
 
-from spikewire import METHODS, SpikewireError, plasticity
+from spikewire import METHODS, Budget, SpikewireError, plasticity
 from spikewire.config import resolve
 from spikewire.deploy import export_run
 from spikewire.fields import defaults
@@ -52,6 +52,21 @@ def slow(current, theta, c):
                 blind[winner] = round(c.refractory / c.dt)
             u = m
     return spikes
+
+
+def test_a_latent_weight_of_the_power_law_gets_the_update_of_its_own_size():
+    torch.manual_seed(3)
+    pruned, dense = small(rule="power"), small(rule="power")
+    pruned.fc1.weight.data.uniform_(0.1, 0.9)
+    dense.load_state_dict(pruned.state_dict())
+    optimizer, free = pruned.optimizer(lr=0.01), dense.optimizer(lr=0.01)
+    pruner = Budget(connectivity=0.5, first=0.5).attach(pruned, optimizer, total_steps=10)
+    assert (pruned.fc1.weight == 0).sum() == 40  # the law has no update at a weight of 0
+    pre, post = (torch.rand(12, 2, 16) < 0.4).float(), (torch.rand(12, 2, 5) < 0.2).float()
+    for network, steps in ((pruned, optimizer), (dense, free)):
+        network.update_(pre, post)
+        steps.step()
+    torch.testing.assert_close(pruner.layers[0].state["latent"], dense.fc1.weight.data)
 
 
 @pytest.mark.parametrize("refractory", [0.0, 5.0, 9.0])

@@ -11,7 +11,7 @@ from spikewire.plasticity.labels import Labelled, Voting
 from spikewire.plasticity.local_rule import LocalRule, row_scale
 from spikewire.plasticity.network import Sizes
 from spikewire.plasticity.spikes import poisson
-from spikewire.plasticity.stdp import RULES, Timing
+from spikewire.plasticity.stdp import RULES, Timing, power_events, power_room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +130,36 @@ class DiehlCook(Labelled):
 
     def optimizer(self, lr: float) -> LocalRule:
         """Return the optimizer of synapses and thresholds; "power" has bounds, no sums."""
-        bounds = {"high": 1.0} if self.constants.rule == "power" else {"total": self.stored}
+        power = self.constants.rule == "power"
+        bounds = {"high": 1.0} if power else {"total": self.stored}
         groups = [{"params": [self.fc1.weight], **bounds}, {"params": [self.excitatory.theta]}]
-        return LocalRule(groups, lr, low=0.0)
+        return LocalRule(groups, lr, low=0.0, difference=self.difference if power else None)
 
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
         """Show the images; leave the update of the rule, thresholds and labels."""
         self.excitatory.limit_()
         return super().learn(images, labels)
 
+    @torch.no_grad()
     def update_(self, pre: Tensor, post: Tensor) -> None:
         """Leave the update of synapses and thresholds."""
         weight, c = self.fc1.weight, self.constants
-        weight.grad = RULES[c.rule](pre, post, weight, c).neg_()
+        if c.rule == "power":
+            self.used = power_events(pre, post, c), power_room(weight, c)
+            weight.grad = -(self.used[0] * self.used[1])
+        else:
+            weight.grad = RULES[c.rule](pre, post, weight, c).neg_()
         self.excitatory.adapt_(post)
+
+    def difference(self, weight: Tensor) -> Tensor:
+        """Return the gradient of another weight of a synapse than the one used, minus the latter's.
+
+        The thresholds' update does not depend on them.
+        """
+        if weight is not self.fc1.weight:
+            return torch.zeros_like(weight)
+        events, room = self.used
+        return events * (room - power_room(weight, self.constants))
 
     @torch.no_grad()
     def show(self, images: Tensor) -> tuple[Tensor, Tensor]:

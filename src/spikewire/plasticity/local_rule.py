@@ -23,6 +23,9 @@ class LocalRule(Optimizer):
         low: lowest weight.
         high: highest weight.
         total: sum of the weights of a neuron; 0: any.
+        difference: for an update that depends on the weight: called with the weight that is moved,
+            returns its gradient minus that of the weight the network used. A pruning method may
+            move a latent weight where the network sees 0, and the update must be the latent's.
 
     Example:
         >>> optimizer = LocalRule(model.parameters(), lr=0.03, total=78.4)
@@ -38,7 +41,9 @@ class LocalRule(Optimizer):
         low: float = -math.inf,
         high: float = math.inf,
         total: float = 0.0,
+        difference: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        self.difference = difference
         super().__init__(params, {"lr": lr, "low": low, "high": high, "total": total})
 
     @torch.no_grad()
@@ -55,10 +60,16 @@ class LocalRule(Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    weight.sub_(weight.grad * group["lr"]).clamp_(group["low"], group["high"])
+                    weight.sub_(self.gradient(weight) * group["lr"])
+                    weight.clamp_(group["low"], group["high"])
                     if group["total"]:
                         weight.mul_(row_scale(weight, group["total"]))
         return value
+
+    def gradient(self, weight: Tensor) -> Tensor:
+        """Return minus the update of a weight, as it is now."""
+        assert weight.grad is not None
+        return weight.grad if self.difference is None else weight.grad + self.difference(weight)
 
 
 def row_scale(weight: Tensor, total: float) -> Tensor:

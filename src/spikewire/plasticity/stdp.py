@@ -65,10 +65,18 @@ def triplet(pre: Tensor, post: Tensor, weight: Tensor, c: Timing) -> Tensor:
 
 def power(pre: Tensor, post: Tensor, weight: Tensor, c: Timing) -> Tensor:
     """Return the update of power-law STDP, which stops at weights of 0 and 1."""
+    return power_events(pre, post, c) * power_room(weight, c)
+
+
+def power_events(pre: Tensor, post: Tensor, c: Timing) -> Tensor:
+    """Return ``sum S (x - offset)``, the part of the power law that spikes decide."""
     caused = _correlation(post, trace(pre, c.decay(c.tau_pre)))
-    events = post.sum((0, 1)).unsqueeze(1)
-    room = ((1 - weight) * weight).clamp(min=0).pow(c.exponent)
-    return (caused - c.offset * events) * room
+    return caused - c.offset * post.sum((0, 1)).unsqueeze(1)
+
+
+def power_room(weight: Tensor, c: Timing) -> Tensor:
+    """Return ``((1 - w) w)^exponent``, the part of the power law that the weight decides."""
+    return ((1 - weight) * weight).clamp(min=0).pow(c.exponent)
 
 
 def _depression(pre: Tensor, post: Tensor, c: Timing) -> Tensor:

@@ -43,7 +43,11 @@ class WTA(Labelled):
     times `sharpness`. So that no neuron spikes too often, after a batch in which n_k of n spikes
     were those of k, ``b_k <- b_k - balance (n_k / n - 1 / K)``.
 
-    A pruned synapse has ``w = 0`` and gives no evidence: its logarithm is left out too.
+    What is stored is the strength ``r = w + 1`` in [0, 2]: an absent synapse has the lowest weight,
+    as in the paper's conventional pruning, and the weakest are pruned first. An active input
+    without a synapse is evidence against its neuron as a strength of 0 is. In ``slope w_ki x_i``
+    the part ``-slope x_i`` is the same for all neurons; softmax ignores it, and it is left out:
+    only present synapses are computed.
 
     Args:
         constants: see `WTAConstants`.
@@ -62,24 +66,31 @@ class WTA(Labelled):
     def __init__(self, constants: WTAConstants, sizes: Sizes) -> None:
         super().__init__(constants, sizes)
         self.fc1 = nn.Linear(prod(sizes.input_shape), sizes.hidden, bias=False)
-        nn.init.uniform_(self.fc1.weight, -0.5, -0.3)
+        nn.init.uniform_(self.fc1.weight, 0.5, 0.7)
         self.register_buffer("bias", torch.zeros(sizes.hidden))
 
     def optimizer(self, lr: float) -> LocalRule:
-        """Return the optimizer of the synapses, with weights in [-1, 1]."""
-        return LocalRule([self.fc1.weight], lr, low=-1.0, high=1.0)
+        """Return the optimizer of the synapses, with strengths in [0, 2]."""
+        return LocalRule([self.fc1.weight], lr, low=0.0, high=2.0, difference=self.difference)
 
+    @torch.no_grad()
     def update_(self, pre: Tensor, post: Tensor) -> None:
-        """Leave the update of STDP, and equalise firing."""
-        self.fc1.weight.grad = self.update(pre, post).neg_()
+        """Leave the sum of STDP over all spikes of the neurons, and equalise firing."""
         spikes = post.sum((0, 1))
+        together = post.flatten(0, 1).T @ pre.flatten(0, 1)
+        potentiation = self.potentiation(self.fc1.weight)
+        self.fc1.weight.grad = spikes.unsqueeze(1) - together - together * potentiation
+        self.used = (together, potentiation)
         self.bias.sub_(self.constants.balance * (spikes / spikes.sum() - 1 / self.hidden))
 
-    def update(self, pre: Tensor, post: Tensor) -> Tensor:
-        """Return the sum of STDP over all spikes of the neurons."""
-        together = post.flatten(0, 1).T @ pre.flatten(0, 1)
-        alone = post.sum((0, 1)).unsqueeze(1) - together
-        return together * torch.exp(-self.constants.slope * self.fc1.weight) - alone
+    def potentiation(self, strength: Tensor) -> Tensor:
+        """Return ``exp(-slope w)``, how much an active input adds."""
+        return torch.exp(self.constants.slope * (1 - strength))
+
+    def difference(self, strength: Tensor) -> Tensor:
+        """Return the gradient of other strengths than those used, minus that of the latter."""
+        together, potentiation = self.used
+        return together * (potentiation - self.potentiation(strength))
 
     @torch.no_grad()
     def show(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,6 +105,6 @@ class WTA(Labelled):
 
     def evidence(self, pre: Tensor) -> Tensor:
         """Return u for inputs ``[time, batch, inputs]``."""
-        c, weight = self.constants, self.fc1.weight
-        partition = functional.softplus(c.slope * weight) * (weight != 0)
-        return c.sharpness * (c.slope * self.fc1(pre) - partition.sum(1)) + self.bias
+        c = self.constants
+        partition = functional.softplus(c.slope * (self.fc1.weight - 1)).sum(1)
+        return c.sharpness * (c.slope * self.fc1(pre) - partition) + self.bias
