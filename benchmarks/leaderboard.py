@@ -2,69 +2,72 @@
 
     python benchmarks/leaderboard.py cifar100-sew18 --out results/leaderboard
     python benchmarks/leaderboard.py cifar10-vgg16 --points 0.05,0.01 --seed 1 --epochs 40
-    python benchmarks/leaderboard.py cifar100-sew18 --hold-out 5000          # to choose a recipe
-    python benchmarks/leaderboard.py cifar100-sew18 --methods all --points 0.1,0.02 --epochs 30
+    python benchmarks/leaderboard.py cifar10-vgg16 --chain                   # sparser from denser
+    python benchmarks/leaderboard.py cifar100-sew18 --points 0.036 --search base price=0.5,lr=1e-3
+    python benchmarks/leaderboard.py cifar100-sew18 --methods all --points 0.1,0.02
     python benchmarks/leaderboard.py --summary --out results/leaderboard
+    python benchmarks/leaderboard.py --docs docs/results.md --out results/leaderboard
     python benchmarks/leaderboard.py cifar10-vgg16 --limit 40 --epochs 1 --width 0.02   # on a CPU
 
 Every point is one run of `spikewire train --preset NAME` and writes one JSON file with command,
 versions, settings and curves; other flags are passed to all runs. The accuracy is that of the last
-epoch on the test set, or on held-out training images with `--hold-out`. `--methods` trains several
-methods with the settings of the preset at the same connectivities. `--summary` prints mean and
-standard deviation over the seeds found in the directory.
+epoch on the test set, or on held-out training images with `--hold-out`.
+
+`--chain` starts a sparser network from the next denser one, with settings of its own. `--search`
+compares settings on 5,000 held-out training images. `--methods` trains several methods at the same
+connectivities, with the settings in `EQUAL`. A run of these two that fails is reported, and the
+others still run. `--summary` prints mean and standard deviation over the seeds found in the
+directory; `--docs` writes them, beside the published figures, between the marks in a Markdown file.
 """
 
 import argparse
 import json
 import shlex
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
-from time_to_accuracy import record
+from leaderboard_tables import BOARD, Point, print_summary, table, write_docs
+from time_to_accuracy import fraction, record
 
 from spikewire import data as datasets
 from spikewire.config import method_fields, resolve, words_of
 from spikewire.data import Dataset
-from spikewire.errors import SpikewireError, check_word
+from spikewire.errors import SpikewireError, TrainingFailed, check_word
 from spikewire.files import atomic_write
 from spikewire.methods import METHODS
 from spikewire.train.loop import Epoch, Step, fit
 
-
-class Point(NamedTuple):
-    """A target, and the highest published accuracy there; None where none is known."""
-
-    unit: str
-    target: float
-    published: float | None = None
-    system: str = ""
-
-
-BOARD = {
-    "cifar100-sew18": (
-        Point("synapses", 0.036, 0.7045, "UPR, 9.6 M SynOps"),
-        Point("synops", 9.6e6, 0.7045, "UPR, 3.6 % of synapses"),
-    ),
-    "cifar100-dpap": (
-        Point("connectivity", 0.25, 0.7522, "CH-SNN at 25.6 %"),
-        Point("connectivity", 0.05),
-        Point("connectivity", 0.01),
-    ),
-    "cifar10-vgg16": (
-        Point("connectivity", 0.1, 0.9184, "NDSNN"),
-        Point("connectivity", 0.05, 0.9131, "NDSNN"),
-        Point("connectivity", 0.02, 0.8962, "NDSNN"),
-        Point("connectivity", 0.01, 0.8813, "NDSNN"),
-    ),
-    "cifar10-dpap": (Point("connectivity", 0.25, 0.9460, "CH-SNN at 25.4 %"),),
+FOR_IMAGES = [name for name in METHODS if name not in ("aptn", "soft")]  # those are for STDP
+EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was tuned with
+    "optimizer": "adam",
+    "lr": "1e-3",
+    "weight_decay": "0",
+    "label_smoothing": "0",
+    "augment": "crop:4,flip",
+    "time_steps": "2",
+    "early_time_steps": "0",
+    "early": "0.8",
+    "epochs": "20",
+    "average": "0",
 }
+OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
+CHAIN = {"cifar10-vgg16": "epochs=30,ramp=0.5,lr=1e-3"}  # of a run that starts from a denser one
 
 
-def selected(preset: str, words: str, methods: bool) -> list[Point]:
+class Run(NamedTuple):
+    """One training: its point, name and flags."""
+
+    point: Point
+    name: str
+    flags: dict[str, str]
+
+
+def selected(preset: str, words: str, methods: bool = False) -> list[Point]:
     """Return the points of a preset, or those of the comma list `words`; unknown ones are new."""
     if not words:
         return list(BOARD[preset])
@@ -84,11 +87,6 @@ def few(data: Dataset, count: int) -> Dataset:
     return replace(data, **found)
 
 
-def load(preset: str, limit: int) -> Dataset | None:
-    """Return a small part of the preset's data set; None: `fit` loads all of it."""
-    return few(datasets.load(resolve(preset).dataset), limit) if limit else None
-
-
 def print_progress(event: Step | Epoch) -> None:
     """Print a line after every tested epoch."""
     if isinstance(event, Epoch) and event.row["accuracy"] is not None:
@@ -96,16 +94,22 @@ def print_progress(event: Step | Epoch) -> None:
         print(f"  epoch {row['epoch']}: {row['accuracy']:.2%}, loss {row['loss']:.3f}", flush=True)
 
 
-def train(name: str, preset: str, flags: dict[str, str], runs: Path, limit: int) -> dict[str, Any]:
+def train(run: Run, preset: str, runs: Path, data: Dataset, limit: int = 0) -> dict[str, Any]:
     """Train one run; return its results with the command that repeats it."""
-    print(f"{name}: {' '.join(words_of(flags))}", flush=True)
-    fit(
-        resolve(preset, flags=flags), runs / name, data=load(preset, limit), progress=print_progress
-    )
-    row = record(runs / name)
-    row["command"] = shlex.join(["spikewire", "train", "--preset", preset, *words_of(flags)])
-    row |= {"preset": preset, "limit": limit or None}
+    print(f"{run.name}: {' '.join(words_of(run.flags))}", flush=True)
+    start = time.perf_counter()
+    path = runs / run.name
+    fit(resolve(preset, flags=run.flags), path, data=data, progress=print_progress)
+    row = record(path)
+    row["command"] = shlex.join(["spikewire", "train", "--preset", preset, *words_of(run.flags)])
+    row |= {"preset": preset, "method": run.flags["method"], "point": run.point[:2]}
+    row |= {"limit": limit or None, "hold_out": int(run.flags.get("hold_out", 0)) or None}
+    row["wall_seconds"] = round(time.perf_counter() - start, 1)  # with compiling and measuring
+    print(f"  {row['accuracy']:.2%} in {row['wall_seconds']:.0f} s", flush=True)
     return row
+
+
+# ------------------------------------------------------------------------------ which runs
 
 
 def name_of(preset: str, method: str, point: Point, flags: dict[str, str]) -> str:
@@ -114,71 +118,58 @@ def name_of(preset: str, method: str, point: Point, flags: dict[str, str]) -> st
     return f"{preset}-{method}-{point.unit}-{point.target:g}-seed{flags['seed']}{held}"
 
 
-def table(found: dict[str, tuple[Point, dict[str, Any]]]) -> None:
-    """Print the results beside the published ones."""
-    print(f"{'run':52}{'accuracy':>9}{'weights':>9}{'synapses':>9}{'SynOps':>9}{'s':>7}  published")
-    for name, (point, row) in found.items():
-        cells = cells_of([row])
-        beside = f"{point.published:.2%} {point.system}" if point.published else "none"
-        print(f"{name:52}{row['accuracy']:>9.2%}{cells}  {beside}")
+def of_points(preset: str, points: list[Point], flags: dict[str, str]) -> Iterator[Run]:
+    """Yield one run of `budget` per point."""
+    for point in points:
+        own = {"method": "budget", point.unit: f"{point.target:g}"}
+        yield Run(point, name_of(preset, "budget", point, flags), own | flags)
 
 
-def cells_of(rows: list[dict[str, Any]]) -> str:
-    """Return the means of weights, reached synapses, SynOps and seconds as columns."""
-    weights, seconds = (fmean(row[key] for row in rows) for key in ("connectivity", "seconds"))
-    measured = [row["measured"] for row in rows]
-    synapses, synops = (
-        fmean(row.get(key, float("nan")) for row in measured)
-        for key in ("synapses_reached", "synops")
-    )
-    return f"{weights:>9.2%}{synapses:>9.2%}{synops / 1e6:>7.1f} M{seconds:>7.0f}"
+def of_chain(
+    preset: str, points: list[Point], flags: dict[str, str], runs: Path, later: str
+) -> Iterator[Run]:
+    """Yield one run per point, from the densest on; each starts from the one before.
+
+    `later` are settings of all runs but the first.
+    """
+    before: Path | None = None
+    for run in of_points(preset, sorted(points, key=lambda x: -x.target), flags):
+        more: dict[str, str] = {}
+        if before is not None:
+            more = {"start": str(before), "first": f"{fraction(before, run.point.unit):.4g}"}
+            more |= parse_settings(later)
+        yield run._replace(flags=run.flags | more)
+        before = runs / run.name
 
 
-def summary(folder: Path) -> None:
-    """Print mean and standard deviation per point and method over the seeds in a directory."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for file in sorted(folder.glob("*-seed*.json")):
-        groups.setdefault(file.stem.partition("-seed")[0], []).append(json.loads(file.read_text()))
-    print(f"{'point':46}{'accuracy':>16}{'n':>3}{'weights':>9}{'synapses':>9}{'SynOps':>9}{'s':>7}")
-    for name, rows in groups.items():
-        accuracies = [100 * row["accuracy"] for row in rows]
-        spread = f" ± {stdev(accuracies):.2f}" if len(rows) > 1 else ""
-        mean = f"{fmean(accuracies):.2f}{spread}"
-        print(f"{name:46}{mean:>16}{len(rows):>3}{cells_of(rows)}")
-
-
-def main() -> None:
-    """Train the points, write the JSON files, print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("preset", nargs="?", default="cifar100-sew18", help=", ".join(BOARD))
-    parser.add_argument("--out", type=Path, default=Path("results/leaderboard"))
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="directory of the runs")
-    parser.add_argument("--points", default="", help="comma list of targets (all)")
-    parser.add_argument("--methods", default="budget", help="comma list of methods, or all")
-    parser.add_argument("--limit", type=int, default=0, help="use only so many images; 0: all")
-    parser.add_argument("--summary", action="store_true", help="only print means over seeds")
-    arguments, more = parser.parse_known_args()
-    if arguments.summary:
-        summary(arguments.out)
-        return
-    check_word("preset", arguments.preset, BOARD)
-    flags = {"seed": "0"} | parse_flags(more)
-    methods = [*METHODS] if arguments.methods == "all" else arguments.methods.split(",")
-    found: dict[str, tuple[Point, dict[str, Any]]] = {}
-    for point in selected(arguments.preset, arguments.points, methods != ["budget"]):
+def of_methods(
+    preset: str, points: list[Point], flags: dict[str, str], methods: list[str]
+) -> Iterator[Run]:
+    """Yield one run per method and point; one without a target has one run in total."""
+    for i, point in enumerate(points):
         for method in methods:
-            own = {"method": method}
-            if point.unit in method_fields(method):  # dense and softdeepr have no target
-                own[point.unit] = f"{point.target:g}"
-            name = name_of(arguments.preset, method, point, flags)
-            row = train(name, arguments.preset, own | flags, arguments.runs, arguments.limit)
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            with atomic_write(arguments.out / f"{name}.json") as file:
-                file.write(json.dumps(row, indent=1).encode() + b"\n")
-            found[name] = point, row
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-    table(found)
+            has_target = point.unit in method_fields(method)
+            if has_target or i == 0:
+                target = {point.unit: f"{point.target:g}"} if has_target else {}
+                own = {"method": method} | target | EQUAL | OWN.get(method, {})
+                yield Run(point, name_of(preset, method, point, flags), own | flags)
+
+
+def of_search(
+    preset: str, points: list[Point], flags: dict[str, str], searched: list[str]
+) -> Iterator[Run]:
+    """Yield one run per point and variant, tested on held-out images."""
+    flags = {"hold_out": "5000"} | flags
+    for run in of_points(preset, points, flags):
+        for variant in searched:
+            name = f"{run.name}-{variant.replace('/', '_')}"
+            yield Run(run.point, name, run.flags | parse_settings(variant))
+
+
+def parse_settings(words: str) -> dict[str, str]:
+    """Return ``name=value,name=value`` as flags; ``+`` is the comma of a list; "base" is none."""
+    pairs = [word.partition("=") for word in words.split(",") if word not in ("", "base")]
+    return {name.replace("-", "_"): value.replace("+", ",") for name, _, value in pairs}
 
 
 def parse_flags(words: list[str]) -> dict[str, str]:
@@ -189,8 +180,81 @@ def parse_flags(words: list[str]) -> dict[str, str]:
     return dict(zip(names, words[1::2], strict=True))
 
 
+def runs_of(arguments: argparse.Namespace, flags: dict[str, str]) -> Iterator[Run]:
+    """Yield the runs that the arguments ask for."""
+    preset = arguments.preset
+    check_word("preset", preset, BOARD)
+    points = selected(preset, arguments.points, bool(arguments.methods))
+    if arguments.methods:
+        every = arguments.methods == "all"
+        methods = FOR_IMAGES if every else arguments.methods.split(",")
+        return of_methods(preset, points, flags, methods)
+    if arguments.search:
+        return of_search(preset, points, flags, arguments.search)
+    if arguments.chain is not None:
+        later = arguments.chain or CHAIN.get(preset, "")
+        return of_chain(preset, points, flags, arguments.runs, later)
+    return of_points(preset, points, flags)
+
+
+def train_all(arguments: argparse.Namespace, flags: dict[str, str]) -> None:
+    """Train the runs, write the JSON files, print the table."""
+    found: dict[str, tuple[Point, dict[str, Any]]] = {}
+    runs = runs_of(arguments, flags)
+    data = datasets.load(resolve(arguments.preset).dataset)
+    data = few(data, arguments.limit) if arguments.limit else data
+    for run in runs:
+        if time.perf_counter() > arguments.seconds:
+            print(f"{run.name}: not started after {arguments.seconds:.0f} s", flush=True)
+            continue
+        try:
+            row = train(run, arguments.preset, arguments.runs, data, arguments.limit)
+        except (SpikewireError, TrainingFailed) as error:
+            if not (arguments.methods or arguments.search):
+                raise
+            print(f"  failed: {error}", flush=True)
+            continue
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        with atomic_write(arguments.out / f"{run.name}.json") as file:
+            file.write(json.dumps(row, indent=1).encode() + b"\n")
+        found[run.name] = run.point, row
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    table(found)
+
+
+def main() -> None:
+    """Train the points, or only print or write what is there."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("preset", nargs="?", default="cifar100-sew18", help=", ".join(BOARD))
+    parser.add_argument("--out", type=Path, default=Path("results/leaderboard"))
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="directory of the runs")
+    parser.add_argument("--points", default="", help="comma list of targets (all)")
+    parser.add_argument(
+        "--chain",
+        nargs="?",
+        const="",
+        metavar="NAME=VALUE,...",
+        help="start from the run of a denser point, with these settings",
+    )
+    parser.add_argument("--methods", default="", help="comma list of methods, or all")
+    parser.add_argument("--search", nargs="+", default=[], help="name=value,name=value; base: none")
+    parser.add_argument("--limit", type=int, default=0, help="use only so many images; 0: all")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
+    parser.add_argument("--summary", action="store_true", help="only print means over seeds")
+    parser.add_argument("--docs", type=Path, help="only write the tables into this file")
+    arguments, more = parser.parse_known_args()
+    if arguments.summary:
+        print_summary(arguments.out)
+    elif arguments.docs:
+        write_docs(arguments.docs, arguments.out)
+    else:
+        arguments.seconds += time.perf_counter()
+        train_all(arguments, {"seed": "0"} | parse_flags(more))
+
+
 if __name__ == "__main__":
     try:
         main()
-    except SpikewireError as error:
+    except (SpikewireError, TrainingFailed) as error:
         sys.exit(f"leaderboard: {error}")

@@ -8,34 +8,96 @@ from pathlib import Path
 import pytest
 
 from spikewire.config import resolve
+from spikewire.errors import SpikewireError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(FOLDER))
 import leaderboard  # noqa: E402
+import leaderboard_tables as tables  # noqa: E402
 
 
 def test_every_board_is_a_preset_whose_method_takes_the_targets():
-    for preset, points in leaderboard.BOARD.items():
+    for preset, points in tables.BOARD.items():
         for point in points:
             config = resolve(preset, flags={point.unit: f"{point.target:g}"})
             assert (config.unit, config.target) == (point.unit, point.target)
 
 
 def test_points_are_chosen_by_their_targets():
-    assert leaderboard.selected("cifar10-vgg16", "0.05", False)[0].published == 0.9131
-    assert leaderboard.selected("cifar10-vgg16", "0.03", False)[0].published is None
-    assert len(leaderboard.selected("cifar10-vgg16", "", False)) == 4
+    assert leaderboard.selected("cifar10-vgg16", "0.05")[0].published == 0.9131
+    assert leaderboard.selected("cifar10-vgg16", "0.03")[0].published is None
+    assert len(leaderboard.selected("cifar10-vgg16", "")) == 4
+
+
+def test_runs_of_a_search_have_names_and_settings_of_their_own():
+    points = leaderboard.selected("cifar100-sew18", "0.036")
+    found = ["base", "price=0.5,augment=crop:4+flip"]
+    base, other = leaderboard.of_search("cifar100-sew18", points, {"seed": "1"}, found)
+    assert base.flags["hold_out"] == other.flags["hold_out"] == "5000"
+    config = resolve("cifar100-sew18", flags=other.flags)
+    assert (config.options["price"], config.augment) == (0.5, ("crop:4", "flip"))
+    assert base.name != other.name
+
+
+def test_methods_are_compared_with_equal_settings_and_one_run_of_those_without_a_target():
+    points = leaderboard.selected("cifar100-sew18", "0.1,0.02", methods=True)
+    methods = leaderboard.FOR_IMAGES
+    runs = [*leaderboard.of_methods("cifar100-sew18", points, {"seed": "0"}, methods)]
+    assert len({run.name for run in runs}) == len(runs)
+    configs = [resolve("cifar100-sew18", flags=run.flags) for run in runs]
+    assert {(c.optimizer, c.lr, c.epochs, c.time_steps) for c in configs} == {("adam", 1e-3, 20, 2)}
+    counts = {name: [c.method for c in configs].count(name) for name in methods}
+    assert counts == {name: 1 if name in ("dense", "softdeepr") else 2 for name in methods}
+
+
+def test_a_file_without_marks_is_refused(tmp_path):
+    (tmp_path / "page.md").write_text("# Results\n")
+    with pytest.raises(SpikewireError, match="page.md: has no lines <!-- leaderboard -->"):
+        tables.write_docs(tmp_path / "page.md", tmp_path)
+
+
+def start(folder, *words):
+    flags = "--limit 40 --width 0.02 --batch-size 10 --device cpu --precision fp32"
+    command = [sys.executable, FOLDER / "leaderboard.py", *words, *flags.split()]
+    subprocess.run([*command, "--runs", str(folder / "runs")], check=True)
 
 
 @pytest.mark.slow
-def test_a_run_of_few_images_is_recorded(cifar100, tmp_path):
-    flags = "--limit 40 --points 0.036 --epochs 1 --width 0.02 --batch-size 10 --device cpu"
-    words = ["cifar100-sew18", *flags.split(), "--precision", "fp32"]
-    words += ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
-    subprocess.run([sys.executable, FOLDER / "leaderboard.py", *words], check=True)
-    (file,) = (tmp_path / "out").glob("*.json")
+def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, tmp_path):
+    out = tmp_path / "out"
+    start(tmp_path, "cifar100-sew18", "--points", "0.036", "--epochs", "1", "--out", str(out))
+    (file,) = out.glob("*.json")
     row = json.loads(file.read_text())
     assert row["command"].startswith("spikewire train --preset cifar100-sew18 --method budget")
     assert row["limit"] == 40
     assert 0 < row["measured"]["synapses_reached"] <= 0.0361
     assert len(row["curve"]["loss"]) == 1
+
+    chain = ["cifar10-vgg16", "--chain", "epochs=2,ramp=0.5", "--points", "0.1,0.05"]
+    start(tmp_path, *chain, "--epochs", "1", "--out", str(out))
+    later = json.loads((out / "cifar10-vgg16-budget-connectivity-0.05-seed0.json").read_text())
+    assert later["start"] == "cifar10-vgg16-budget-connectivity-0.1-seed0"
+    assert later["connectivity"] == pytest.approx(0.05, abs=1e-3)
+
+    methods = ["cifar100-sew18", "--methods", "upr,dense", "--points", "0.1,0.02"]
+    start(tmp_path, *methods, "--epochs", "1", "--out", str(out / "methods"))
+
+    page = tmp_path / "page.md"
+    page.write_text(f"# Before\n{tables.MARKS[0]}\nold\n{tables.MARKS[1]}\n# After\n")
+    tables.write_docs(page, out)
+    text = page.read_text()
+    assert "old" not in text
+    assert text.startswith("# Before\n")
+    assert text.endswith("# After\n")
+    cells = [line.split(" | ") for line in text.splitlines() if line.startswith("| CIFAR")]
+    assert [line[1] for line in cells] == [
+        "3.6 % of synapses",
+        "10 % of weights",
+        "5 % of weights",
+    ]
+    assert cells[0][5] == f"{100 * row['accuracy']:.2f}"
+    assert cells[2][8] == "91.31 (NDSNN) |"
+    assert "| `upr` |" in text
+    assert "(no target: 100 %)" in text
+    assert "spikewire train --preset cifar10-vgg16 --method budget --connectivity 0.05" in text
+    assert tables.markdown(out) in text

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from spikewire.nn.models import build
 from spikewire.pruning.costs import UseCounter, uses_per_weight
 from spikewire.pruning.layers import find_layers
 
@@ -35,6 +36,14 @@ def test_one_dimension_and_a_transposed_convolution_that_reads_each_input_once()
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ConvTranspose1d(2, 1, 4, stride=3))
     _, cost, _ = counted(model, 1, 1, 12)
     assert cost["0.weight"] == pytest.approx(cost["1.weight"])  # both at 10 positions
+
+
+@pytest.mark.parametrize("temporal", [False, True])
+def test_a_network_that_knows_the_size_of_its_images_is_counted_before_it_runs(temporal):
+    model = build("vgg11", width=0.02, time_steps=2, input_shape=(3, 32, 32), temporal=temporal)
+    uses, cost, _ = counted(model)
+    assert not uses.hooks.handles
+    assert cost["conv1.weight"] / cost["fc1.weight"] == pytest.approx(32 * 32)
 
 
 def test_hooks_are_gone_after_one_look_and_a_layer_never_seen_counts_once():

@@ -194,10 +194,24 @@ class Meter:
         self.hooks.remove()
 
 
+def run_empty_image(model: Any, shape: Sequence[int], like: Tensor) -> None:
+    """Run the model in evaluation mode on one image of zeros; nothing in it changes."""
+    leading = (1, 1) if getattr(model, "temporal", False) else (1,)  # time and batch
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        model(torch.zeros(*leading, *shape, dtype=like.dtype, device=like.device))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
 class UseCounter(Meter):
     """Writes how often each weight is used, after one forward pass.
 
-    A linear weight is used once, a convolution's once per position of its output.
+    A linear weight is used once, a convolution's once per position of its output. A model with an
+    `input_shape` is run once on an empty image when the counter is made, so that no hook is left
+    when a CUDA graph is captured; of any other the first forward pass is watched.
 
     Args:
         model: the model.
@@ -210,6 +224,9 @@ class UseCounter(Meter):
         self.relative = relative
         for layer in pruner.layers:
             layer.state["cost"] = layer.weight.new_ones(())
+        if shape := getattr(pruner.model, "input_shape", None):
+            run_empty_image(pruner.model, shape, pruner.layers[0].weight)
+            self.update_costs_(pruner.layers)
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         """Note the number of positions."""

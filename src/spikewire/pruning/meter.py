@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.nn.synapses import NORMS
-from spikewire.pruning.costs import Meter, uses_per_weight
+from spikewire.pruning.costs import Meter, run_empty_image, uses_per_weight
 from spikewire.pruning.layers import Layer
 
 if TYPE_CHECKING:
@@ -288,17 +288,6 @@ def _input_shape(weight: Tensor, module: nn.Module) -> tuple[int, ...]:
         return (weight.shape[0], 1, *weight.shape[2:])
     grouped = getattr(module, "groups", 1) > 1
     return tuple(weight.shape) if grouped else (1, *weight.shape[1:])
-
-
-def run_empty_image(model: Any, shape: Sequence[int], like: Tensor) -> None:
-    """Run the model in evaluation mode on one image of zeros; nothing in it changes."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        model(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 METERS: dict[str, type[Meter]] = {"synapses": Synapses, "synops": SynOps, "bytes": Bytes}
