@@ -1,4 +1,4 @@
-"""The RBM: probabilities against masks drawn per synapse, CD-1 and classes against loops."""
+"""The RBM: probabilities against masks drawn per synapse, CD-1 and free energy against loops."""
 
 import math
 
@@ -76,23 +76,42 @@ def test_a_step_of_contrastive_divergence_is_the_equations():
     )
 
 
-def test_the_class_is_that_of_the_label_units_in_turn_with_hidden_units():
+def test_the_free_energy_is_that_of_the_equation():
     torch.manual_seed(2)
-    network = machine()
+    network, keep = machine(), 0.5
     image = torch.rand(4)
-    scores = network(image.view(1, 1, 2, 2))[0, 0]
     weight, bias = network.fc1.weight.tolist(), network.fc1.bias.tolist()
-    columns = list(zip(*weight, strict=True))[4:]
-    label_bias = network.visible_bias.tolist()[4:]
-    labels = [0.0] * 6
-    for _ in range(4):
-        visible = [*image.tolist(), *labels]
-        hidden = [probability(visible, row, b, 0.5) for row, b in zip(weight, bias, strict=True)]
-        pairs = list(zip(columns, label_bias, strict=True))
-        z = [standardised(hidden, column, b, 0.5) for column, b in pairs]
-        labels = [0.5 * (1 + math.erf(x / math.sqrt(2))) for x in z]
-    sums = torch.tensor([z[2 * k] + z[2 * k + 1] for k in range(3)])
-    torch.testing.assert_close(scores, sums.softmax(0), atol=1e-4, rtol=1e-4)
+    expected = []
+    for label in range(3):
+        visible = [*image.tolist(), *(float(label == k) for k in range(3) for _ in range(2))]
+        energy = 0.0
+        for row, b in zip(weight, bias, strict=True):
+            mean = b + sum(w * v for w, v in zip(row, visible, strict=True))
+            z = standardised(visible, row, b, keep)
+            density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+            energy -= mean * probability(visible, row, b, keep) + mean / z * density
+        labels = zip(network.visible_bias.tolist()[4:], visible[4:], strict=True)
+        expected.append(energy - sum(b * v for b, v in labels))
+    found = network.free_energy(image.view(1, 1, 2, 2))[0]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-5, rtol=1e-4)
+    scores = network(image.view(1, 1, 2, 2))[0, 0]
+    torch.testing.assert_close(scores, (-found).softmax(0))
+
+
+def test_the_free_energy_is_the_mean_lowest_energy_over_synapses_that_blank_out():
+    torch.manual_seed(4)
+    network = machine(input_shape=(1, 10, 20), hidden=8)
+    weight, keep = network.fc1.weight.detach(), network.constants.keep
+    bias, back = network.fc1.bias.detach(), network.visible_bias.detach()
+    image = (torch.rand(200) < 0.4).float()
+    masks = torch.rand(4000, *weight.shape) < keep
+    for label, found in enumerate(network.free_energy(image.view(1, 1, 10, 20))[0].tolist()):
+        units = torch.eye(3)[label].repeat_interleave(2)
+        visible = torch.cat([image, units])
+        inputs = (masks * weight * visible / keep).sum(2) + bias
+        # min over h of -sum_i h_i x_i is reached by h_i = 1 where x_i > 0
+        lowest = torch.stack([torch.zeros_like(inputs), -inputs]).amin(0).sum(1)
+        assert found == pytest.approx(float(lowest.mean() - units @ back[200:]), abs=0.03)
 
 
 def test_a_bias_does_not_blank_out():

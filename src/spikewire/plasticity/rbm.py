@@ -5,7 +5,7 @@ doi:10.3389/fnins.2016.00241; here its discrete form, in which all noise is in t
 """
 
 from dataclasses import dataclass
-from math import prod
+from math import pi, prod, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from spikewire.fields import setting, validate
 from spikewire.plasticity.network import Plastic, Sizes
 
 TINY = 1e-6  # variance of a unit without inputs
-TURNS = 4  # times that hidden and label units are computed for a classification
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +25,7 @@ class RBMConstants:
     keep: float = setting(0.5, "probability that a synapse transmits a spike", within="(0, 1)")
     label_units: int = setting(4, "visible units per class", within="[1, 1000]")
     momentum: float = setting(0.5, "momentum of the update", within="[0, 1)")
+    decay: float = setting(2e-4, "weight decay of the synapses", within="[0, inf)")
     start: float = setting(0.04, "standard deviation of the first weights", within="(0, inf)")
     rest: float = setting(-1.0, "first bias of the visible units", within="(-inf, inf)")
 
@@ -47,10 +47,14 @@ class RBM(Plastic):
     Contrastive divergence (CD-1): from data v0 sample h0, from it v1, and update by
     ``dw = <P(h | v0) v0> - <P(h | v1) v1>``.
 
-    Classification: the label units y begin silent, then ``h = P(h | image, y)`` and
-    ``y = P(y | h)`` are computed in turn, with probabilities in place of samples. The class is the
-    one whose label units have the largest sum of z. (Ours: with a deviation that depends on the
-    units the network has no exact energy, so a free energy would be an approximation.)
+    Classification by free energy: a hidden unit with the input ``x_i = c_i + sum_j xi_j w_ij v_j /
+    keep`` is 1 where that lowers the energy, so the lowest energy of all h is ``-b.v - sum_i max(0,
+    x_i)``. Its mean over the blank-out synapses, t being the mean and s the deviation of x, is
+
+        F(v) = -b.v - sum_i (t_i Phi(t_i / s_i) + s_i phi(t_i / s_i))
+
+    and the class is the one whose label units, beside the image, have the lowest F. (With a
+    logistic unit in place of a noisy threshold the sum would be that of ``log(1 + exp(t_i))``.)
 
     Args:
         constants: see `RBMConstants`.
@@ -75,8 +79,10 @@ class RBM(Plastic):
         nn.init.zeros_(self.fc1.bias)
 
     def optimizer(self, lr: float) -> SGD:
-        """Return gradient descent with momentum: the rule's update needs no bounds."""
-        return SGD(self.parameters(), lr, momentum=self.constants.momentum)
+        """Return gradient descent with momentum; the weights of synapses decay, biases do not."""
+        c, biases = self.constants, [self.fc1.bias, self.visible_bias]
+        groups = [{"params": [self.fc1.weight], "weight_decay": c.decay}, {"params": biases}]
+        return SGD(groups, lr, momentum=c.momentum)
 
     @torch.no_grad()
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -87,7 +93,8 @@ class RBM(Plastic):
         h0 = self.probability(v0, weight, bias)
         v1 = torch.bernoulli(self.probability(torch.bernoulli(h0), weight.T, self.visible_bias))
         h1 = self.probability(v1, weight, bias)
-        weight.grad = (h1.T @ v1 - h0.T @ v0) / len(images)
+        each = 1 / len(images)
+        weight.grad = torch.addmm(h1.T @ v1, h0.T, v0, beta=each, alpha=-each)
         bias.grad = (h1 - h0).mean(0)
         self.visible_bias.grad = (v1 - v0).mean(0)
         return scores
@@ -105,25 +112,37 @@ class RBM(Plastic):
     def probability(self, units: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the probability of each unit that `units` act on to be 1."""
         total, squares = sums(units, weight)
-        return torch.special.ndtr(self.standardised(total + bias, squares))
+        return torch.special.ndtr((total + bias) / self.deviation(squares))
 
-    def standardised(self, total: Tensor, squares: Tensor) -> Tensor:
-        """Return z: the mean of blanked-out sums, divided by their standard deviation."""
-        noise = 1 / self.constants.keep - 1
-        return total / (noise * squares).clamp(min=TINY).sqrt()
+    def deviation(self, squares: Tensor) -> Tensor:
+        """Return the standard deviation of a blanked-out sum, from its sum of squares."""
+        return (squares * (1 / self.constants.keep - 1)).clamp(min=TINY).sqrt()
 
     @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the probability of each class by its label units, ``[1, batch, classes]``."""
+    def free_energy(self, images: Tensor) -> Tensor:
+        """Return F of each image with each class ``[batch, classes]``, without ``-b.v`` of pixels.
+
+        Args:
+            images: pixels in [0, 1], ``[batch, ...]``; others are clipped.
+        """
         pixels, labels = self.fc1.weight.tensor_split([self.pixels], 1)
-        evidence = sums(images.flatten(1).clamp(0, 1), pixels)
-        z = images.new_full((len(images), labels.shape[1]), -torch.inf)
-        for _ in range(TURNS):
-            total, squares = map(torch.add, evidence, sums(torch.special.ndtr(z), labels))
-            hidden = torch.special.ndtr(self.standardised(total + self.fc1.bias, squares))
-            total, squares = sums(hidden, labels.T)
-            z = self.standardised(total + self.visible_bias[self.pixels :], squares)
-        return z.unflatten(1, (self.classes, -1)).sum(2).softmax(1).unsqueeze(0)
+        units = self.label_units(torch.arange(self.classes, device=images.device), images.dtype)
+        seen, named = sums(images.flatten(1).clamp(0, 1), pixels), sums(units, labels)
+        total, squares = (a.unsqueeze(1) + b for a, b in zip(seen, named, strict=True))
+        hidden = mean_positive_part(total + self.fc1.bias, self.deviation(squares)).sum(2)
+        return -hidden - units @ self.visible_bias[self.pixels :]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return softmax of minus the free energy of each class, ``[1, batch, classes]``."""
+        return self.free_energy(images).neg_().softmax(1).unsqueeze(0)
+
+
+def mean_positive_part(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return ``E max(0, x)`` of a normal x: ``mean Phi(z) + deviation phi(z)``."""
+    z = mean / deviation
+    # beyond 9 deviations the density does not matter, and numbers near 0 are slow on a CPU
+    density = z.square().clamp_(max=81).mul_(-0.5).exp_().mul_(1 / sqrt(2 * pi))
+    return mean * torch.special.ndtr(z) + deviation * density
 
 
 def sums(units: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
