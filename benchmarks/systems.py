@@ -36,6 +36,7 @@ class Row(NamedTuple):
 
 
 STDP = "--preset mnist-diehl --hidden 1600 --epochs 3"
+SHORT = "--preset mnist-fast --epochs 12"
 MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
 ROWS = {
     "rbm-dense": Row("--preset mnist-rbm", "95.60 (Neftci)"),
@@ -63,6 +64,8 @@ ROWS = {
     "admm-cifar10-10": Row("--preset cifar10-admm --connectivity 0.1", "85.68 @ 10 % (Deng)"),
     "admm-cifar10-25": Row("--preset cifar10-admm --connectivity 0.25", "87.37 @ 25 % (Deng)"),
     "admm-cifar10-50": Row("--preset cifar10-admm --connectivity 0.5", "89.15 @ 50 % (Deng)"),
+    "sampling": Row(f"{SHORT} --method sampling --expected 0.1", "no figure (Kappel)"),
+    "sampling-deepr-13": Row(f"{SHORT} --method deepr --connectivity 0.13"),
     **{
         f"batch-{size}": Row(f"--preset mnist-diehl --epochs 3 --batch-size {size}")
         for size in (8, 32, 128, 512)

@@ -178,6 +178,35 @@ def softdeepr_limit(p: float, l1: float, gdnoise: float, lr: float) -> float:
     return -(1 - p) / (p * beta)
 
 
+# ---------------------------------------------------------------------- synaptic sampling
+
+
+def sampling_weight(theta: float, theta0: float) -> float:
+    """The size of a weight: w = exp(theta - theta0) if theta > 0, else 0."""
+    return math.exp(theta - theta0) if theta > 0 else 0.0
+
+
+def sampling_step(
+    theta: list[float],
+    g: Sequence[float],
+    nu: Sequence[float],
+    *,
+    lr: float,
+    b: float,
+    theta0: float,
+    mean: float,
+    std: float,
+) -> None:
+    """A step of dtheta = b (d/dtheta log p_S + d/dtheta log p_N) dt + sqrt(2 b) dW, in place.
+
+    p_S is the normal prior; b d/dtheta log p_N is -lr dL/dtheta; g is dL/d|w|.
+    """
+    for k, before in enumerate(theta):
+        likelihood = -lr * g[k] * sampling_weight(before, theta0)
+        prior = -b * (before - mean) / std**2
+        theta[k] = before + likelihood + prior + math.sqrt(2 * b) * nu[k]
+
+
 # ---------------------------------------------------------------------------------- STDS
 
 

@@ -31,6 +31,7 @@ from spikewire.methods import Magnitude as Magnitude
 from spikewire.methods import RigL as RigL
 from spikewire.methods import SoftDeepR as SoftDeepR
 from spikewire.methods import SoftPruning as SoftPruning
+from spikewire.methods import SynapticSampling as SynapticSampling
 from spikewire.metrics import Measurement as Measurement
 from spikewire.metrics import measure as measure
 from spikewire.nn import IF as IF

@@ -12,6 +12,7 @@ from spikewire.methods.gradr import GradR as GradR
 from spikewire.methods.lottery import Lottery as Lottery
 from spikewire.methods.magnitude import Magnitude as Magnitude
 from spikewire.methods.rigl import RigL as RigL
+from spikewire.methods.sampling import SynapticSampling as SynapticSampling
 from spikewire.methods.set import SET as SET
 from spikewire.methods.soft import SoftPruning as SoftPruning
 from spikewire.methods.softdeepr import SoftDeepR as SoftDeepR

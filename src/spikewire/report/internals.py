@@ -18,7 +18,8 @@ from spikewire.report.style import WIDTH, Theme, colour, style_of
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.traces import Traces, rate_edges
 
-SIGNED = ("gradr", "deepr", "softdeepr")  # methods in which a synapse with θ < 0 is absent
+# methods in which a synapse with θ < 0 is absent
+SIGNED = ("gradr", "deepr", "softdeepr", "sampling")
 RIDGES = 9  # epochs shown in the figure of θ
 RATE_PANELS = 6  # runs shown in the figure of firing rates
 MAX_MARKS = 60  # epochs of a line that have a mark each
@@ -64,8 +65,8 @@ def _theta_caption(signed: bool) -> str:
     if signed:
         return (
             "Distribution of the latent parameter θ over all synapses of a layer, first epoch at "
-            "the top. The penalty moves θ to the left; synapses that reduce the loss stay right of "
-            "0, and synapses left of 0 can be regrown."
+            "the top. Penalty or prior moves θ to the left; synapses that reduce the loss stay "
+            "right of 0, and synapses left of 0 can be regrown."
         )
     return (
         "Distribution of the latent weight over all synapses of a layer, first epoch at the top. "

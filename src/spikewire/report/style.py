@@ -6,6 +6,7 @@ from typing import Any
 Dash = str | tuple[int, tuple[float, ...]]
 
 LONG: Dash = (0, (7, 2, 1, 2))
+FINE: Dash = (0, (1, 1))
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ STYLES: dict[str, Style] = {
     "softdeepr": Style("#d4689a", "<", "-"),
     "soft": Style("#a935e0", "d", "-."),
     "aptn": Style("#4d7df2", "1", ":"),
+    "sampling": Style("#00a500", "2", FINE),
     "dense": Style("#717a85", "p", LONG),
 }
 OTHER = Style("#8a8f3a", "+", ":")  # a method that is not in the table
