@@ -6,10 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from spikewire.errors import SpikewireError
-from spikewire.files import atomic_write
-
-MARKS = ("<!-- leaderboard -->", "<!-- end of leaderboard -->")
+from marked import replace_marked
 
 
 class Point(NamedTuple):
@@ -186,15 +183,5 @@ def markdown(folder: Path) -> str:
 
 
 def write_docs(file: Path, folder: Path) -> None:
-    """Replace what is between the marks in a Markdown file by the tables of a directory.
-
-    Raises:
-        SpikewireError: if the file has no marks.
-    """
-    text = file.read_text()
-    before, start, rest = text.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not (start and end):
-        raise SpikewireError(f"{file}: has no lines {MARKS[0]} and {MARKS[1]}")
-    with atomic_write(file) as out:
-        out.write(f"{before}{start}\n\n{markdown(folder)}\n\n{end}{after}".encode())
+    """Replace what is between the marks in a Markdown file by the tables of a directory."""
+    replace_marked(file, "leaderboard", markdown(folder))
