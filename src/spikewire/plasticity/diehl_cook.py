@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.fields import setting
+from spikewire.kernels import same_layout
 from spikewire.plasticity.labels import Labelled, Voting
 from spikewire.plasticity.local_rule import LocalRule, row_scale
 from spikewire.plasticity.network import Sizes
@@ -60,11 +61,16 @@ class Excitatory(nn.Module):
         """Return spikes ``[time, batch, neurons]``; every call starts at rest.
 
         Args:
-            current: input of the same shape; it is changed.
+            current: input of the same shape; it may be changed.
         """
         c = self.constants
         limit, decay = c.base + self.theta, c.decay(c.tau)
         blind = round(c.refractory / c.dt)
+        if same_layout(current):
+            from spikewire.kernels.competition import compete  # Triton is optional
+
+            constants = {"decay": decay, "reset": c.reset, "inhibition": c.inhibition}
+            return compete(current, limit, blind=blind, **constants)
         spikes = torch.zeros_like(current)
         u = torch.zeros_like(current[0])
         for t, (now, out) in enumerate(zip(current, spikes, strict=True)):

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from spikewire.kernels import same_layout
+
 
 def poisson(
     images: Tensor, time_steps: int, probability: float, generator: torch.Generator | None = None
@@ -28,6 +30,10 @@ def trace(spikes: Tensor, decay: float) -> Tensor:
         spikes: 0 or 1, ``[time, ...]``.
         decay: factor per step, in [0, 1).
     """
+    if same_layout(spikes):
+        from spikewire.kernels import competition  # imports Triton, which is optional
+
+        return competition.trace(spikes, decay)
     traces = torch.empty_like(spikes)
     before = torch.zeros_like(spikes[0])
     for now, spike in zip(traces, spikes, strict=True):
