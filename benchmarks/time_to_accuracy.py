@@ -48,14 +48,29 @@ class Point(NamedTuple):
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
-FINER = f"--price 0.3 --augment crop:4,flip,cutout:8 {LATER}"  # no cutmix where capacity is small
+SMALL = f"--augment crop:4,flip,cutout:8 {LATER}"  # no cutmix where capacity is small
 POINTS = (
     Point(0.0508, 0.9203, 600),
     Point(0.0223, 0.9249, 1200, "0.0508", f"--epochs 95 --ramp 0.4 {LATER}"),
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
-    Point(0.0116, 0.9205, 1800, "0.0223", f"--epochs 48 --ramp 0.5 {FINER}", "synapses"),
-    Point(0.0063, 0.9065, 1800, "synapses-0.0116", f"--epochs 20 --ramp 0.4 {FINER}", "synapses"),
+    Point(0.054, 0.9249, 1800, "0.0223", f"--epochs 36 --ramp 0.5 --price 0.3 {LATER}", "synapses"),
+    Point(
+        0.0116,
+        0.9205,
+        1800,
+        "synapses-0.054",
+        f"--epochs 60 --ramp 0.5 --price 0.3 {SMALL}",
+        "synapses",
+    ),
+    Point(
+        0.0063,
+        0.9065,
+        1800,
+        "synapses-0.0116",
+        f"--epochs 24 --ramp 0.4 --price 0.3 {SMALL}",
+        "synapses",
+    ),
 )
 
 
