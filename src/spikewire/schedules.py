@@ -22,6 +22,14 @@ def cosine(progress: float, warmup: float = 0.0) -> float:
     return (1 + math.cos(math.pi * x)) / 2
 
 
+def stairs(progress: float, warmup: float = 0.0) -> float:
+    """Return ``0.8^floor(14.4 progress)``: × 0.8 every 2,500 of 36,000 steps, after a warm-up.
+
+    That is the schedule of the LSNN of Bellec et al. (NeurIPS 2018).
+    """
+    return warm_up(progress, warmup) * 0.8 ** math.floor(14.4 * progress)
+
+
 def cubic(progress: float, start: float, end: float) -> float:
     """Return ``end + (start - end)(1 - progress)³``: fast at first, slow at the end.
 
@@ -33,4 +41,8 @@ def cubic(progress: float, start: float, end: float) -> float:
     return end + (start - end) * (1 - min(max(progress, 0.0), 1.0)) ** 3
 
 
-RATES: dict[str, Callable[[float, float], float]] = {"constant": constant, "cosine": cosine}
+RATES: dict[str, Callable[[float, float], float]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "stairs": stairs,
+}

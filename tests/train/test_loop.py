@@ -14,7 +14,7 @@ from spikewire.errors import SpikewireError
 from spikewire.methods import METHODS
 from spikewire.nn.losses import LOSSES, ce_per_step, ce_rate, count_correct, mse_rate
 from spikewire.runs.rundir import RunDir
-from spikewire.schedules import RATES, constant, cosine, cubic
+from spikewire.schedules import RATES, constant, cosine, cubic, stairs
 from spikewire.train.build import build_optimizer
 from spikewire.train.build import test_batches as eval_batches
 from spikewire.train.evaluate import evaluate, evaluate_run
@@ -341,7 +341,9 @@ def test_rates_are_functions_of_progress():
     assert [cosine(x) for x in (0, 0.5, 1)] == pytest.approx([1, 0.5, 0])
     assert [cosine(x, 0.2) for x in (0, 0.1, 0.2, 0.6, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
     assert [cubic(x, 1.0, 0.2) for x in (-1, 0, 0.5, 1, 2)] == pytest.approx([1, 1, 0.3, 0.2, 0.2])
-    assert RATES.keys() == {"constant", "cosine"}
+    steps = [stairs(step / 36_000) for step in (0, 2_499, 2_500, 5_001, 35_999)]
+    assert steps == pytest.approx([1, 1, 0.8, 0.64, 0.8**14])
+    assert RATES.keys() == {"constant", "cosine", "stairs"}
 
 
 def test_the_rate_follows_the_step_and_starts_again_with_each_cycle(data):

@@ -1,7 +1,18 @@
-"""One time step of neurons with adaptive thresholds, forward and backward, in one pass each.
+"""Recurrent neurons with adaptive thresholds: all time steps in one kernel, forward and backward.
 
-The twins in plain torch are `advance_` and `retreat_` in `spikewire.nn.adaptive`, which call these
-where `same_layout` holds.
+The equations are those of `spikewire.nn.adaptive`, whose plain-torch path is the twin.
+
+Forward, one program per sample advances all neurons. A spike adds the neuron's synapses to the
+currents of the next steps, which are kept in a ring of time slots; neurons that do not spike cost
+nothing. Backward, one program has two samples. The gradient of the spikes needs, for each synapse,
+dI of the target as many steps later as the delay is::
+
+      G_i[t] = sum over j of W_ji dI_j[t + 1 + d_ji]
+
+dI of the last steps is kept in a ring, target by target, so that all synapses of one target read
+the same cache line. G[t - 1] needs dI[t] but not ds[t], so it is computed while step t runs: one
+barrier per step. To read 4 bytes per synapse instead of 5, the delay replaces the lowest bits of
+the weight: 4 of 24 bits for 8 to 15 delays, which rounds the weights of G by 5e-7 at most.
 """
 
 # Triton's tensors carry no types a checker could follow.
@@ -9,123 +20,244 @@ where `same_layout` holds.
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # pyright: reportReturnType=false
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
-SIZE = 256  # neurons per program
+from spikewire.kernels.delays import width
+
+ROWS = 16  # targets whose synapses are read at once, backward
+WARPS = 8, 16  # per program, forward and backward
+FIRED, RESTED = tl.constexpr(1), tl.constexpr(2)  # bits of a mark
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs of each time step, ``[time, batch, neurons]`` each.
+
+    Attributes:
+        voltages: before the step, float32.
+        levels: the thresholds, float32.
+        marks: int8; bit 0: it fired, bit 1: it was not refractory.
+    """
+
+    voltages: Tensor
+    levels: Tensor
+    marks: Tensor
 
 
 @triton.jit
-def _place(total, size, SIZE: tl.constexpr):
-    """Return index, sample and neuron of each element, and whether it exists."""
-    index = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    return index, index // size, index % size, index < total
+def _synapses(source, weight_ptr, delay_ptr, j, neurons):
+    """Return delays and weights of the synapses of a source; none where there is no such source."""
+    known = (j < neurons) & (source < neurons)
+    delay = tl.load(delay_ptr + source * neurons + j, mask=known, other=-1)
+    weight = tl.load(weight_ptr + source * neurons + j, mask=known, other=0.0)
+    return delay.to(tl.int32), weight
 
 
 @triton.jit
-def _is_rested(spike_ptr, inside, size, REFRACTORY: tl.constexpr):
-    """Return whether there was no spike in the steps before."""
-    recent = tl.load(spike_ptr, mask=inside, other=0.0) * 0
-    for k in tl.static_range(REFRACTORY):
-        recent += tl.load(spike_ptr - (k + 1) * size, mask=inside, other=0.0)
-    return recent == 0
-
-
-@triton.jit(do_not_specialize=["now"])
-def _advance(
-    current_ptr, spikes_ptr, v_ptr, b_ptr, old_ptr, level_ptr, beta_ptr, now, steps, size, total,
-    alpha, rho, threshold, REFRACTORY: tl.constexpr, SIZE: tl.constexpr,
+def _fire(
+    current_ptr, weight_ptr, delay_ptr, beta_ptr, ring_ptr, spike_ptr, v_ptr, level_ptr, mark_ptr,
+    time, batch, neurons, refractory, alpha, rho, threshold,
+    SLOTS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Fire, adapt and integrate."""
-    index, sample, neuron, inside = _place(total, size, SIZE)
-    spike_ptr = spikes_ptr + (sample.to(tl.int64) * steps + now) * size + neuron
-    before = tl.load(spike_ptr - size, mask=inside, other=0.0)
-    b = rho * tl.load(b_ptr + index, mask=inside, other=0.0) + (1 - rho) * before
-    level = threshold + tl.load(beta_ptr + neuron, mask=inside, other=0.0) * b
-    v = tl.load(v_ptr + index, mask=inside, other=0.0)
-    fires = (v / level > 1) & _is_rested(spike_ptr, inside, size, REFRACTORY)
-    current = tl.load(current_ptr + index, mask=inside, other=0.0)
-    tl.store(spike_ptr, fires.to(tl.float32), mask=inside)
-    tl.store(old_ptr + index, v, mask=inside)
-    tl.store(level_ptr + index, level, mask=inside)
-    tl.store(b_ptr + index, b, mask=inside)
-    tl.store(v_ptr + index, alpha * v + (1 - alpha) * current - before * level, mask=inside)
+    """Advance the neurons of one sample over all time steps.
+
+    A thread adds to the same targets j of all sources, so events need no barrier between them.
+    """
+    sample = tl.program_id(0)
+    j = tl.arange(0, SIZE)
+    known = j < neurons
+    ring_ptr += sample * SLOTS * neurons + j
+    beta = tl.load(beta_ptr + j, mask=known, other=0.0)
+    zero = tl.zeros((SIZE,), tl.float32)
+    v, b, z = zero, zero, zero
+    quiet = tl.zeros((SIZE,), tl.int32) + refractory
+    place = sample.to(tl.int64) * neurons + j
+    current = tl.load(current_ptr + place, mask=known, other=0.0)
+    for t in range(time):
+        soon = known & (t + 1 < time)
+        after = tl.load(current_ptr + place + batch * neurons, mask=soon, other=0.0)
+        b = rho * b + (1 - rho) * z
+        level = threshold + beta * b
+        rested = quiet >= refractory
+        fires = (tl.div_rn(v, level) > 1) & rested & known
+        spikes = fires.to(tl.float32)
+        waiting = tl.where(fires, j, SIZE)
+        source = tl.min(waiting, 0)
+        delay, weight = _synapses(source, weight_ptr, delay_ptr, j, neurons)
+        tl.store(spike_ptr + place, spikes.to(spike_ptr.dtype.element_ty), mask=known)
+        tl.store(v_ptr + place, v, mask=known)
+        tl.store(level_ptr + place, level, mask=known)
+        mark = tl.where(fires, FIRED, 0) + tl.where(rested, RESTED, 0)
+        tl.store(mark_ptr + place, mark.to(tl.int8), mask=known)
+        slot = ring_ptr + (t & (SLOTS - 1)) * neurons
+        tl.debug_barrier()  # other threads have added to this slot
+        received = tl.load(slot, mask=known, other=0.0)
+        tl.store(slot, zero, mask=known)
+        v = alpha * v + (1 - alpha) * (current.to(tl.float32) + received) - z * level
+        quiet = tl.where(fires, 0, quiet + 1)
+        z = spikes
+        while source < SIZE:
+            waiting = tl.where(waiting == source, SIZE, waiting)
+            source = tl.min(waiting, 0)
+            later = ring_ptr + ((t + 1 + delay) & (SLOTS - 1)) * neurons
+            total = tl.load(later, mask=delay >= 0, other=0.0) + weight
+            tl.store(later, total, mask=delay >= 0)
+            delay, weight = _synapses(source, weight_ptr, delay_ptr, j, neurons)
+        current = after
+        place += batch * neurons
 
 
-@triton.jit(do_not_specialize=["now", "then"])
-def _retreat(
-    grad_ptr, spikes_ptr, old_ptr, level_ptr, beta_ptr, dv_ptr, db_ptr, dz_ptr, current_ptr,
-    now, then, steps, spans, size, total, alpha, rho, damping,
-    REFRACTORY: tl.constexpr, SIZE: tl.constexpr,
+@triton.jit
+def _write_recurrent(
+    recurrent_ptr, synapses, synapse_ptr, ring_ptr, t, NEURONS: tl.constexpr,
+    SLOTS: tl.constexpr, RING: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Go one time step back."""
-    index, sample, neuron, inside = _place(total, size, SIZE)
-    spike_ptr = spikes_ptr + (sample.to(tl.int64) * steps + now) * size + neuron
-    before = tl.load(spike_ptr - size, mask=inside, other=0.0)
-    rested = _is_rested(spike_ptr, inside, size, REFRACTORY)
-    v = tl.load(old_ptr + index, mask=inside, other=0.0)
-    level = tl.load(level_ptr + index, mask=inside, other=1.0)
-    slope = damping * tl.maximum(1 - tl.abs(v / level - 1), 0.0)
-    dz = tl.load(grad_ptr + index, mask=inside, other=0.0)
-    dz += tl.load(dz_ptr + index, mask=inside, other=0.0)
-    ds = tl.where(rested, dz * slope, 0.0)
-    dv = tl.load(dv_ptr + index, mask=inside, other=0.0)
-    beta = tl.load(beta_ptr + neuron, mask=inside, other=0.0)
-    db = rho * tl.load(db_ptr + index, mask=inside, other=0.0)
-    db -= beta * (ds * v / (level * level) + before * dv)
-    tl.store(db_ptr + index, db, mask=inside)
-    tl.store(dz_ptr + index, (1 - rho) * db - level * dv, mask=inside)
-    place = (sample.to(tl.int64) * spans + then) * size + neuron
-    tl.store(current_ptr + place, (1 - alpha) * dv, mask=inside)
-    tl.store(dv_ptr + index, alpha * dv + ds / level, mask=inside)
+    """Write ``G[t - 1]`` of both samples; `synapses` are those of the first targets."""
+    i, row = tl.arange(0, SIZE)[None, :], tl.arange(0, ROWS)[:, None]
+    one, two = tl.zeros((ROWS, SIZE), tl.float32), tl.zeros((ROWS, SIZE), tl.float32)
+    for first in range(0, NEURONS, ROWS):
+        j = first + row
+        after = tl.load(synapse_ptr + ((j + ROWS) * NEURONS + i), mask=i < NEURONS, other=0)
+        weights = (synapses & -SLOTS).to(tl.float32, bitcast=True)
+        places = ring_ptr + (((synapses + t) & (SLOTS - 1)) | (j * SLOTS))
+        one += weights * tl.load(places)
+        two += weights * tl.load(places + RING)
+        synapses = after
+    i = tl.arange(0, SIZE)
+    tl.store(recurrent_ptr + i, tl.sum(one, 0))
+    tl.store(recurrent_ptr + SIZE + i, tl.sum(two, 0))
 
 
-def advance_(
-    current: Tensor, spikes: Tensor, now: int, state: tuple[Tensor, ...], beta: Tensor, constants
-) -> None:
-    """Advance all neurons by one time step, in place.
+@triton.jit
+def _reverse(
+    grad_ptr, synapse_ptr, beta_ptr, ring_ptr, recurrent_ptr, v_ptr, level_ptr, mark_ptr,
+    current_ptr, time, batch, alpha, rho, damping,
+    NEURONS: tl.constexpr, SLOTS: tl.constexpr, RING: tl.constexpr, ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """Go back over all time steps with two samples.
 
-    The twin is `spikewire.nn.adaptive.advance_`.
+    G goes through memory, in turns through two places: threads have it in another order than the
+    neurons.
+    """
+    first = 2 * tl.program_id(0).to(tl.int64)
+    i, sample = tl.arange(0, SIZE)[None, :], first + tl.arange(0, 2)[:, None]
+    known = (i < NEURONS) & (sample < batch)
+    ring_ptr += first * RING
+    recurrent_ptr += 2 * first * SIZE
+    slots = ring_ptr + tl.arange(0, 2)[:, None] * RING + i * SLOTS
+    lanes = recurrent_ptr + tl.arange(0, 2)[:, None] * SIZE + i
+    beta = tl.load(beta_ptr + i, mask=i < NEURONS, other=0.0)
+    row = tl.arange(0, ROWS)[:, None] * NEURONS
+    synapses = tl.load(synapse_ptr + (row + i), mask=i < NEURONS, other=0)
+    zero = tl.zeros((2, SIZE), tl.float32)
+    dv, db, dz = zero, zero, zero
+    step = tl.cast(batch, tl.int64) * NEURONS
+    place = (time - 1) * step + sample * NEURONS + i
+    for back in range(time):
+        t = time - 1 - back
+        grad = tl.load(grad_ptr + place, mask=known, other=0.0).to(tl.float32)
+        v = tl.load(v_ptr + place, mask=known, other=0.0)
+        level = tl.load(level_ptr + place, mask=known, other=1.0)
+        mark = tl.load(mark_ptr + place, mask=known, other=0)
+        last = tl.load(mark_ptr + place - step, mask=known & (t > 0), other=0)
+        change = (1 - alpha) * dv
+        tl.store(slots + (t & (SLOTS - 1)), change, mask=known)
+        tl.store(current_ptr + place, change, mask=known)
+        tl.debug_barrier()  # other threads read the ring, and have written G
+        dz += grad + tl.load(lanes + (back & 1) * (2 * SIZE))
+        slope = damping * tl.maximum(1 - tl.abs(tl.div_rn(v, level) - 1), 0.0)
+        ds = tl.where((mark & RESTED) != 0, dz * slope, 0.0)
+        fired = (last & FIRED).to(tl.float32)
+        db = rho * db - beta * (ds * v / (level * level) + fired * dv)
+        dz = (1 - rho) * db - level * dv
+        dv = alpha * dv + ds / level
+        after = recurrent_ptr + ((back + 1) & 1) * (2 * SIZE)
+        _write_recurrent(
+            after, synapses, synapse_ptr, ring_ptr, t, NEURONS, SLOTS, RING, ROWS, SIZE
+        )
+        place -= step
+
+
+def fire(
+    current: Tensor, weight: Tensor, delays: Tensor, span: int, beta: Tensor, constants
+) -> tuple[Tensor, Saved]:
+    """Return the spikes of all time steps, and what `reverse` needs.
 
     Args:
-        current: ``[batch, neurons]``, float32.
-        spikes: ``[batch, time, neurons]``; those of index `now` are written.
-        now: the time step, as an index of `spikes`.
-        state: voltage, adaptation; then the voltage and threshold of this step, written only.
+        current: ``[time, batch, neurons]``.
+        weight: recurrent weights, ``[neurons, neurons]``.
+        delays: int8 of that shape, -1 where there is no synapse.
+        span: number of different delays.
         beta: strength of adaptation per neuron.
         constants: a `Dynamics`.
+
+    Returns:
+        Spikes of the shape and dtype of `current`.
     """
-    total, size = current.numel(), current.shape[1]
-    _advance[(triton.cdiv(total, SIZE),)](
-        current, spikes, *state, beta, now, spikes.shape[1], size, total, constants.decay,
-        constants.adaptation_decay, constants.threshold, REFRACTORY=constants.refractory, SIZE=SIZE,
+    current = current.contiguous()
+    time, batch, neurons = current.shape
+    spikes = torch.empty_like(current)
+    voltages, levels = (torch.empty_like(current, dtype=torch.float32) for _ in range(2))
+    marks = torch.empty_like(current, dtype=torch.int8)
+    slots, size = _slots(span), width(neurons)
+    ring = current.new_zeros(batch, slots, neurons, dtype=torch.float32)
+    _fire[(batch,)](
+        current, weight.T.contiguous().float(), delays.T.contiguous(), beta.float(), ring, spikes,
+        voltages, levels, marks, time, batch, neurons, constants.refractory, constants.decay,
+        constants.adaptation_decay, constants.threshold,
+        SLOTS=slots, SIZE=size, num_warps=min(WARPS[0], size // 32),
     )  # fmt: skip
+    return spikes, Saved(voltages, levels, marks)
 
 
-def retreat_(
-    grad: Tensor, spikes: Tensor, now: int, saved: tuple[Tensor, ...], beta: Tensor,
-    state: tuple[Tensor, ...], currents: Tensor, then: int, constants, damping: float,
-) -> None:  # fmt: skip
-    """Go one time step back, in place.
-
-    The twin is `spikewire.nn.adaptive.retreat_`.
+def reverse(
+    grad: Tensor, saved: Saved, weight: Tensor, delays: Tensor, span: int, beta: Tensor,
+    constants, damping: float,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of the currents, ``[time, batch, neurons]``, float32.
 
     Args:
-        grad: the gradient of the spikes from output and recurrent synapses, ``[batch, neurons]``.
-        spikes: ``[batch, time, neurons]``.
-        now: the time step, as an index of `spikes`.
-        saved: voltage before the step, and its threshold.
+        grad: gradient of the spikes.
+        saved: of `fire`.
+        weight: recurrent weights, ``[neurons, neurons]``.
+        delays: int8 of that shape, -1 where there is no synapse.
+        span: number of different delays.
         beta: strength of adaptation per neuron.
-        state: gradients of voltage, adaptation and earlier spikes.
-        currents: ``[batch, time, neurons]``, where the gradient of the current is written.
-        then: the time step, as an index of `currents`.
         constants: a `Dynamics`.
         damping: the highest value of the surrogate.
     """
-    total, size = grad.numel(), grad.shape[1]
-    _retreat[(triton.cdiv(total, SIZE),)](
-        grad, spikes, *saved, beta, *state, currents, now, then, spikes.shape[1],
-        currents.shape[1], size, total, constants.decay, constants.adaptation_decay, damping,
-        REFRACTORY=constants.refractory, SIZE=SIZE,
+    time, batch, neurons = grad.shape
+    slots = _slots(span)
+    rows, size = triton.cdiv(neurons, ROWS) * ROWS, width(neurons)
+    pairs = triton.cdiv(batch, 2)
+    ring = grad.new_zeros(pairs, 2, rows, slots, dtype=torch.float32)
+    recurrent = grad.new_zeros(pairs, 2, 2, size, dtype=torch.float32)
+    currents = torch.empty_like(saved.voltages)
+    _reverse[(pairs,)](
+        grad.contiguous(), _packed(weight, delays, slots), beta.float(), ring, recurrent, *saved,
+        currents, time, batch, constants.decay, constants.adaptation_decay, damping,
+        NEURONS=neurons, SLOTS=slots, RING=rows * slots, ROWS=ROWS, SIZE=size,
+        num_warps=WARPS[1],
     )  # fmt: skip
+    return currents
+
+
+def _slots(span: int) -> int:
+    """Return how many time slots a ring has: those of all delays and the present one."""
+    return triton.next_power_of_2(span + 1)
+
+
+def _packed(weight: Tensor, delays: Tensor, slots: int) -> Tensor:
+    """Return weights, rounded, with the delay in their lowest bits, as int32.
+
+    Rows of zeros follow, which are read but have no effect.
+    """
+    bits = weight.detach().float().contiguous().view(torch.int32)
+    packed = torch.where(delays >= 0, ((bits + slots // 2) & -slots) | delays.int(), 0)
+    return functional.pad(packed, (0, 0, 0, -len(packed) % ROWS + ROWS))

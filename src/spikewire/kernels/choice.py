@@ -18,6 +18,8 @@ log = logging.getLogger("spikewire.kernels")
 PATHS = ("auto", "torch", "triton")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_TIME_STEPS = 32  # more do not fit the registers, nor the winners of pooling an int64
+MAX_ROW = 1024  # inputs or outputs of synapses with delays: a program has all of them
+MAX_SPAN = 63  # different delays
 INSTALLED = find_spec("triton") is not None
 _path = "auto"
 _interpreted = False
@@ -67,6 +69,24 @@ def fusible(x: Tensor, time_steps: int) -> bool:
     """
     fits = x.dtype in DTYPES and x.numel() > 0 and time_steps <= MAX_TIME_STEPS
     return fits and fused(x.device.type)
+
+
+def event_driven(x: Tensor, weight: Tensor, span: int) -> bool:
+    """Return whether synapses with delays run on the kernels that skip inputs of 0.
+
+    Args:
+        x: inputs or currents, ``[time, batch, features]``.
+        weight: ``[outputs, inputs]``.
+        span: number of different delays.
+
+    Returns:
+        True if the kernels support the layer and are the chosen path for its device.
+
+    Raises:
+        SpikewireError: "triton" was chosen, but the tensor is on the CPU and not interpreted.
+    """
+    fits = max(weight.shape) <= MAX_ROW and span <= MAX_SPAN and x.numel() > 0
+    return fits and x.dtype in DTYPES and weight.dtype in DTYPES and fused(x.device.type)
 
 
 def same_layout(*weights: Tensor) -> bool:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spikewire.errors import check
-from spikewire.kernels import same_layout
+from spikewire.kernels import event_driven
 from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.recurrent import is_hooked
 from spikewire.nn.surrogates import triangle_derivative
@@ -160,8 +160,16 @@ class AdaptiveRecurrent(nn.Module):
         current = self.inputs(x)
         if is_hooked(self.synapses, self.cell):
             return self.stepwise(current)
-        parts = torch.stack(self.synapses.parts())
-        return _FireAdaptive.apply(current, parts, self.cell.beta, self.dynamics)  # pyright: ignore
+        return self.at_once(current)
+
+    def at_once(self, current: Tensor) -> Tensor:
+        """Return the spikes for the currents of all time steps, ``[time, batch, neurons]``."""
+        synapses, beta = self.synapses, self.cell.beta
+        if event_driven(current, synapses.weight, synapses.span):
+            places = synapses.weight, synapses.delays, synapses.span
+            return _FireFused.apply(current, *places, beta, self.dynamics)  # pyright: ignore
+        parts = torch.stack(synapses.parts())
+        return _FireAdaptive.apply(current, parts, beta, self.dynamics)  # pyright: ignore
 
     def stepwise(self, current: Tensor) -> Tensor:
         """Return the same spikes by calling `synapses` and `cell` at every time step."""
@@ -237,6 +245,36 @@ class _FireAdaptive(torch.autograd.Function):
         return dx, change.to(parts.dtype), None, None
 
 
+class _FireFused(torch.autograd.Function):
+    """All time steps in one kernel each, forward and backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, delays: Tensor, span: int, beta: Tensor,
+        dynamics: Dynamics,
+    ) -> Tensor:  # fmt: skip
+        from spikewire.kernels import adaptive  # imports Triton, which is optional
+
+        spikes, saved = adaptive.fire(x, weight, delays, span, beta, dynamics)
+        ctx.save_for_backward(spikes, weight, delays, beta, *saved)
+        ctx.span, ctx.dynamics = span, dynamics
+        return spikes
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from spikewire.kernels import adaptive
+        from spikewire.kernels import delays as kernel
+
+        spikes, weight, delays, beta, *saved = ctx.saved_tensors
+        places = weight, delays, ctx.span, beta, ctx.dynamics, DAMPING
+        dx = adaptive.reverse(grads[0], adaptive.Saved(*saved), *places)
+        change = None
+        if ctx.needs_input_grad[1]:
+            change = kernel.weight_gradient(spikes, dx, delays, shift=1).to(weight.dtype)
+        return dx.to(spikes.dtype), change, None, None, None, None
+
+
 State = tuple[Tensor, ...]
 
 
@@ -253,10 +291,6 @@ def advance_(
         beta: strength of adaptation per neuron.
         dynamics: constants of the equations.
     """
-    if same_layout(current):
-        from spikewire.kernels import adaptive  # imports Triton, which is optional
-
-        return adaptive.advance_(current, spikes, now, state, beta, dynamics)
     alpha, rho = dynamics.decay, dynamics.adaptation_decay
     v, b, old, level = state
     before = spikes[:, now - 1]
@@ -265,7 +299,6 @@ def advance_(
     old.copy_(v)
     spikes[:, now] = (v / level > 1) & _rested(spikes, now, dynamics.refractory)
     v.mul_(alpha).add_(current, alpha=1 - alpha).sub_(before * level)
-    return None
 
 
 def retreat_(
@@ -285,11 +318,6 @@ def retreat_(
         then: the time step, as an index of `currents`.
         dynamics: constants of the equations.
     """
-    if same_layout(grad):
-        from spikewire.kernels import adaptive  # imports Triton, which is optional
-
-        places = saved, beta, state, currents, then, dynamics, DAMPING
-        return adaptive.retreat_(grad, spikes, now, *places)
     alpha, rho = dynamics.decay, dynamics.adaptation_decay
     (v, level), (dv, db, dz), before = saved, state, spikes[:, now - 1]
     slope = triangle_derivative(v / level - 1).mul_(DAMPING)
@@ -298,7 +326,6 @@ def retreat_(
     torch.sub((1 - rho) * db, level * dv, out=dz)
     currents[:, then] = (1 - alpha) * dv
     dv.mul_(alpha).add_(ds / level)
-    return None
 
 
 def _rested(spikes: Tensor, now: int, refractory: int) -> Tensor | bool:
