@@ -1,7 +1,10 @@
 """The systems of the Grad R paper's tables: train each row of docs/systems.md, and print the table.
 
     python benchmarks/systems.py --out runs/systems --jobs 6 rbm stdp      # rows that begin so
-    python benchmarks/systems.py --out runs/systems --summary results/systems.json   # and the docs
+    python benchmarks/systems.py --out runs/systems --summary results/systems.json
+
+The second command adds finished runs to the results, and writes the tables of docs/systems.md and
+what `spikewire figures --paper` draws of them.
 
 A row is one command of `spikewire train` and is run once per seed; finished runs are not repeated.
 `--search` tests on 5,000 held-out training images instead of the test set, with other settings of a
@@ -10,6 +13,7 @@ row given as further words: ``--search lr=0.05 lr=0.1,plasticity=keep:0.4+moment
 
 import argparse
 import json
+import re
 import shlex
 import statistics
 import subprocess
@@ -19,17 +23,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PAGE = Path(__file__).parent.parent / "docs" / "systems.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "systems.md"
+DRAWN = ROOT / "src" / "spikewire" / "report" / "systems.json"  # what the figure shows
 BEGIN, END = "<!-- systems -->", "<!-- end -->"
+TABLES = {  # title of a table of the docs -> beginnings of the names of its rows
+    "Table 1 of the paper: MNIST": ("rbm", "lsnn", "wta", "stdp", "admm-mnist"),
+    "Table 2 of the paper: CIFAR-10": ("admm-cifar10",),
+    "Other rows": ("",),
+}
 HEAD = (
     "| row | published | accuracy, % | n | connectivity | time per run | `spikewire train` |",
     "|---|---|---|---|---|---|---|",
 )
+OURS = ("accuracy", "connectivity")
 FLAGS = "flags.txt"  # beside a run: how it was started, without seed and device
 
 
 class Row(NamedTuple):
-    """A row: our flags of `spikewire train`, and what was published: accuracy @ connectivity."""
+    """A row: our flags of `spikewire train`, and what was published: accuracy @ connectivity.
+
+    In `published` the first number is an accuracy in %; without "@ ... %" it is that of a dense
+    network.
+    """
 
     flags: str
     published: str = ""
@@ -37,19 +53,30 @@ class Row(NamedTuple):
 
 STDP = "--preset mnist-diehl --hidden 1600 --epochs 3"
 SHORT = "--preset mnist-fast --epochs 12"
+SMALL = "--preset mnist-diehl --hidden 800 --epochs 3"  # Guo et al.'s number of neurons
 MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
+LSNN = {
+    "lsnn-dense": Row("--preset seqmnist-lsnn --method dense", "93.70 (Bellec)"),
+    "lsnn-12-deepr": Row(
+        "--preset seqmnist-lsnn --method deepr --connectivity 0.12", "96.40 @ 12 % (Bellec)"
+    ),
+    "lsnn-12-budget": Row("--preset seqmnist-lsnn --method budget --connectivity 0.12"),
+    "lsnn-3-budget": Row("--preset seqmnist-lsnn --method budget --connectivity 0.03"),
+}
 ROWS = {
     "rbm-dense": Row("--preset mnist-rbm", "95.60 (Neftci)"),
     "rbm-26": Row("--preset mnist-rbm --method magnitude", "95.00 @ 26 % (Neftci)"),
     "rbm-26-budget": Row("--preset mnist-rbm --method budget"),
-    "stdp-dense": Row(STDP, "93.20 (Rathi), 90.40 with 800 (Guo)"),
+    **LSNN,
+    "stdp-dense": Row(STDP, "93.20 (Rathi)"),
     "stdp-8": Row(f"{STDP} {MAGNITUDE} --connectivity 0.08", "91.50 @ 8 % (Rathi)"),
     "stdp-8-budget": Row(f"{STDP} --method budget --ramp 0.9 --connectivity 0.08"),
+    "stdp-800-dense": Row(SMALL, "90.40 (Guo)"),
     "stdp-10-aptn": Row(
-        f"{STDP} --method aptn --adapt 1 --begin 0.3 --ramp 0.9 --connectivity 0.1",
+        f"{SMALL} --method aptn --adapt 1 --begin 0.3 --ramp 0.9 --connectivity 0.1",
         "86.53 @ 10 % (Guo)",
     ),
-    "stdp-10-budget": Row(f"{STDP} --method budget --ramp 0.9 --connectivity 0.1"),
+    "stdp-10-budget": Row(f"{SMALL} --method budget --ramp 0.9 --connectivity 0.1"),
     "wta-dense": Row("--preset mnist-wta", "94.05 (Shi)"),
     "wta-30": Row("--preset mnist-wta --method magnitude", "about 75 @ 30 % (Shi, conventional)"),
     "wta-30-soft": Row(
@@ -131,13 +158,14 @@ def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
 
 
 def summary(out: Path, file: Path) -> None:
-    """Add the finished runs of every row to the results, and write the table into the docs."""
+    """Add the finished runs of every row to the results; write the tables and the figure's data."""
     table = json.loads(file.read_text()) if file.exists() else {}
     for name in ROWS:
         if runs := [read(x) for x in sorted(out.glob(f"{name}-seed*")) if finished(x)]:
             table[name] = {"flags": flags_of(out, name), "runs": runs}
     file.write_text(json.dumps(table, indent=1) + "\n")
     PAGE.write_text(fill(PAGE.read_text(), table))
+    DRAWN.write_text(json.dumps(drawn(table), indent=1) + "\n")
 
 
 def flags_of(out: Path, name: str) -> str:
@@ -146,10 +174,42 @@ def flags_of(out: Path, name: str) -> str:
 
 
 def fill(page: str, table: dict[str, Any]) -> str:
-    """Return the page with its table replaced; rows without runs say so."""
-    rows = [line(name, row, table.get(name)) for name, row in ROWS.items()]
+    """Return the page with its tables replaced; rows without runs say so."""
+    lines = []
+    for title, names in by_table().items():
+        lines += [f"### {title}", "", *HEAD, *(line(x, ROWS[x], table.get(x)) for x in names), ""]
     before, _, rest = page.partition(f"{BEGIN}\n")
-    return "\n".join([before + BEGIN, "", *HEAD, *rows, "", END + rest.partition(END)[2]])
+    return "\n".join([before + BEGIN, "", *lines, END + rest.partition(END)[2]])
+
+
+def by_table() -> dict[str, list[str]]:
+    """Return the names of the rows of each table; a row is in the first table that fits."""
+    found: dict[str, list[str]] = {title: [] for title in TABLES}
+    for name in ROWS:
+        found[next(title for title, heads in TABLES.items() if name.startswith(heads))].append(name)
+    return found
+
+
+def drawn(table: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the figure shows of the rows of the paper's tables, in %."""
+    rows = []
+    for title, names in list(by_table().items())[:2]:
+        for name in names:
+            runs = table.get(name, {}).get("runs", [])
+            ours = {key: 100 * statistics.mean(x[key] for x in runs) for key in OURS if runs}
+            accuracies = [100 * x["accuracy"] for x in runs]
+            if runs:
+                deviation = statistics.stdev(accuracies) if runs[1:] else None
+                ours |= {"deviation": deviation, "n": len(runs)}
+            shown = {"dataset": title.rpartition(" ")[2], "published": point(ROWS[name].published)}
+            rows.append({"row": name, **shown, "ours": ours or None})
+    return rows
+
+
+def point(published: str) -> dict[str, float] | None:
+    """Return accuracy and connectivity, in %, of "95.00 @ 26 % (Neftci)" and the like."""
+    found = re.search(r"(\d+(?:\.\d+)?)(?: @ (\d+(?:\.\d+)?) %)?", published)
+    return found and {"accuracy": float(found[1]), "connectivity": float(found[2] or 100)}
 
 
 def line(name: str, row: Row, found: dict[str, Any] | None) -> str:

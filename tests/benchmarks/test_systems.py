@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from spikewire.config import resolve
+from spikewire.report import render
+from spikewire.report.systems import plot_systems, read_systems
 
 ROOT = Path(__file__).parents[2]
 systems = runpy.run_path(str(ROOT / "benchmarks" / "systems.py"))
@@ -32,6 +34,33 @@ def test_the_table_of_the_docs_is_that_of_the_results():
     table = json.loads(file.read_text()) if file.exists() else {}
     page = (ROOT / "docs" / "systems.md").read_text()
     assert systems["fill"](page, table) == page
+
+
+def test_the_figure_of_the_paper_shows_the_results():
+    table = json.loads((ROOT / "results" / "systems.json").read_text())
+    assert systems["drawn"](table) == read_systems()
+    plot = plot_systems([])
+    picture = render(plot).decode()
+    for row in read_systems():
+        if row["published"]:
+            assert f"{row['row']}, published\naccuracy {row['published']['accuracy']:.2f} %" in (
+                picture.replace("&#10;", "\n")
+            )
+        if row["ours"]:
+            assert f"{row['row']}, n = {row['ours']['n']}" in picture
+
+
+def test_the_first_number_of_what_was_published_is_its_accuracy():
+    point = systems["point"]
+    assert point("about 75 @ 30 % (Shi, conventional)") == {"accuracy": 75, "connectivity": 30}
+    assert point("99.07 (Deng)") == {"accuracy": 99.07, "connectivity": 100}
+    assert point("frozen, not removed (Shi)") is None
+
+
+def test_every_row_is_in_one_table():
+    tables = systems["by_table"]()
+    assert sorted(name for names in tables.values() for name in names) == sorted(ROWS)
+    assert tables["Table 2 of the paper: CIFAR-10"] == [x for x in ROWS if "cifar10" in x]
 
 
 def test_a_row_without_runs_says_so_and_one_with_runs_has_mean_and_deviation():

@@ -54,7 +54,7 @@ def report(arguments: Sequence[str]) -> None:
 
 
 def figures(arguments: Sequence[str]) -> None:
-    """Draw figures from runs as SVG, PNG and PDF; --paper: the seven of the Grad R paper."""
+    """Draw figures from runs as SVG, PNG and PDF; --paper: those of the Grad R paper."""
     parser = Parser("figures", figures.__doc__ or "")
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS_HELP)
     parser.add_argument("--out", default="figures", metavar="DIR", help="folder (figures)")

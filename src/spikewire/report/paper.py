@@ -1,4 +1,4 @@
-"""The seven figures of the Grad R paper (Chen et al., IJCAI 2021), drawn from runs."""
+"""The figures of the Grad R paper (Chen et al., IJCAI 2021), drawn from runs, and its tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,6 +23,7 @@ from spikewire.report.internals import (
 from spikewire.report.plot import Plot
 from spikewire.report.runs import Run
 from spikewire.report.style import WIDTH, Theme, colour
+from spikewire.report.systems import plot_systems
 from spikewire.report.training import plot_training
 
 # what `spikewire figures --paper` trains if no run is given: digits, two minutes on two cores
@@ -153,7 +154,7 @@ def _draw_losses(axes: Axes, optimum: float, theme: Theme) -> None:
     axes.set(xlabel="θ", ylim=(-0.4, 9.5))
 
 
-# ---------------------------------------------------------------------- all seven
+# ---------------------------------------------------------------------- all of them
 
 
 def plot_penalties(runs: Sequence[Run]) -> Plot | None:
@@ -171,11 +172,12 @@ PAPER: dict[str, Callable[[Sequence[Run]], Plot | None]] = {
     "figure-6a-theta": plot_theta,
     "figure-6b-turnover": plot_turnover,
     "figure-7-firing": plot_firing,
+    "tables-1-2-systems": plot_systems,
 }
 
 
 def plot_paper(runs: Sequence[Run]) -> list[Plot]:
-    """Return the seven figures of the paper.
+    """Return the seven figures of the paper, and one of the systems in its tables.
 
     Args:
         runs: Runs, among them a finished dense one and a traced run of Grad R.
