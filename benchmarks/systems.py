@@ -93,6 +93,10 @@ ROWS = {
     "admm-cifar10-50": Row("--preset cifar10-admm --connectivity 0.5", "89.15 @ 50 % (Deng)"),
     "sampling": Row(f"{SHORT} --method sampling --expected 0.1", "no figure (Kappel)"),
     "sampling-deepr-13": Row(f"{SHORT} --method deepr --connectivity 0.13"),
+    "similarity": Row(f"{SHORT} --method similarity --neurons 0.25", "no figure"),
+    "similarity-unmerged": Row(f"{SHORT} --method similarity --neurons 0.25 --merge false"),
+    "similarity-magnitude-25": Row(f"{SHORT} --method magnitude --connectivity 0.25"),
+    "similarity-dense": Row(f"{SHORT} --method dense"),
     **{
         f"batch-{size}": Row(f"--preset mnist-diehl --epochs 3 --batch-size {size}")
         for size in (8, 32, 128, 512)

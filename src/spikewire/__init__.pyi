@@ -29,6 +29,7 @@ from spikewire.methods import GradR as GradR
 from spikewire.methods import Lottery as Lottery
 from spikewire.methods import Magnitude as Magnitude
 from spikewire.methods import RigL as RigL
+from spikewire.methods import Similarity as Similarity
 from spikewire.methods import SoftDeepR as SoftDeepR
 from spikewire.methods import SoftPruning as SoftPruning
 from spikewire.methods import SynapticSampling as SynapticSampling

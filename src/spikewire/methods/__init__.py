@@ -14,6 +14,7 @@ from spikewire.methods.magnitude import Magnitude as Magnitude
 from spikewire.methods.rigl import RigL as RigL
 from spikewire.methods.sampling import SynapticSampling as SynapticSampling
 from spikewire.methods.set import SET as SET
+from spikewire.methods.similarity import Similarity as Similarity
 from spikewire.methods.soft import SoftPruning as SoftPruning
 from spikewire.methods.softdeepr import SoftDeepR as SoftDeepR
 from spikewire.methods.stds import STDS as STDS

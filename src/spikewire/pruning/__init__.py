@@ -14,6 +14,7 @@ from spikewire.pruning.layerwise import begin_layers_, refill_layers
 from spikewire.pruning.masks import apply_masks, connectivity
 from spikewire.pruning.method import UNITS, Latent, Masked, Method, all_present
 from spikewire.pruning.moments import reset_moments_, warn_of_weight_decay
+from spikewire.pruning.neurons import Neurons
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import (
     SCOPES,
@@ -24,6 +25,7 @@ from spikewire.pruning.selection import (
     target_count,
     top_k_mask,
 )
+from spikewire.pruning.trains import Correlation, SpikeTrains, correlation
 from spikewire.pruning.units import Counted, Priced
 from spikewire.pruning.updates import drag_, rectify
 from spikewire.pruning.warn import warn_caller
@@ -34,13 +36,16 @@ __all__ = [
     "INITIAL",
     "SCOPES",
     "UNITS",
+    "Correlation",
     "Counted",
     "Latent",
     "Layer",
     "Masked",
     "Method",
+    "Neurons",
     "Priced",
     "Pruner",
+    "SpikeTrains",
     "SpikewireError",
     "Targets",
     "TrainingFailed",
@@ -51,6 +56,7 @@ __all__ = [
     "begin_layers_",
     "check",
     "connectivity",
+    "correlation",
     "cubic",
     "document",
     "drag_",

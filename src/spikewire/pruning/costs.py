@@ -91,7 +91,7 @@ class ForwardHooks:
 
     Args:
         modules: the modules by the names of the layers.
-        layers: the layers.
+        layers: the layers, each with a name.
         seen: called with the layer, its module, its input and its output at every forward pass.
         capturable: whether `seen` only adds to tensors in place, which a CUDA graph repeats.
     """
@@ -99,8 +99,8 @@ class ForwardHooks:
     def __init__(
         self,
         modules: Mapping[str, nn.Module],
-        layers: Sequence[Layer],
-        seen: Callable[[Layer, nn.Module, Tensor, Tensor], None],
+        layers: Sequence[Any],
+        seen: Callable[[Any, nn.Module, Tensor, Tensor], None],
         capturable: bool = False,
     ) -> None:
         self.handles: list[Any] = []
@@ -134,6 +134,14 @@ class _Hook:
         inputs = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
         if self.layer is not None and inputs is not None and isinstance(output, Tensor):
             self.seen(self.layer, module, inputs, output)
+
+
+def remove_copies(module: nn.Module) -> None:
+    """Remove hooks that do nothing, since they came with a copy of the module."""
+    for key, hook in [*module._forward_hooks.items()]:
+        if isinstance(hook, _Hook) and hook.layer is None:
+            del module._forward_hooks[key]
+            module._forward_hooks_with_kwargs.pop(key, None)
 
 
 class Meter:
@@ -190,8 +198,10 @@ class Meter:
         raise NotImplementedError
 
     def remove(self) -> None:
-        """Remove the forward hooks."""
+        """Remove the forward hooks, also their copies on copied modules."""
         self.hooks.remove()
+        for module in self.pruner.model.modules() if self.pruner.model is not None else ():
+            remove_copies(module)
 
 
 def run_empty_image(model: Any, shape: Sequence[int], like: Tensor) -> None:

@@ -7,6 +7,7 @@ Dash = str | tuple[int, tuple[float, ...]]
 
 LONG: Dash = (0, (7, 2, 1, 2))
 FINE: Dash = (0, (1, 1))
+DOUBLE: Dash = (0, (4, 1, 1, 1, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ STYLES: dict[str, Style] = {
     "soft": Style("#a935e0", "d", "-."),
     "aptn": Style("#4d7df2", "1", ":"),
     "sampling": Style("#00a500", "2", FINE),
+    "similarity": Style("#ff0019", "3", DOUBLE),
     "dense": Style("#717a85", "p", LONG),
 }
 OTHER = Style("#8a8f3a", "+", ":")  # a method that is not in the table
