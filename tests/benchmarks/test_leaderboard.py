@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spikewire.config import resolve
+from spikewire.config import method_fields, resolve
 from spikewire.errors import SpikewireError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -47,7 +47,8 @@ def test_methods_are_compared_with_equal_settings_and_one_run_of_those_without_a
     configs = [resolve("cifar100-sew18", flags=run.flags) for run in runs]
     assert {(c.optimizer, c.lr, c.epochs, c.time_steps) for c in configs} == {("adam", 1e-3, 20, 2)}
     counts = {name: [c.method for c in configs].count(name) for name in methods}
-    assert counts == {name: 1 if name in ("dense", "softdeepr") else 2 for name in methods}
+    assert counts == {name: 1 + ("connectivity" in method_fields(name)) for name in methods}
+    assert (counts["dense"], counts["budget"]) == (1, 2)
 
 
 def test_a_file_without_marks_is_refused(tmp_path):
