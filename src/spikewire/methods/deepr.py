@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from spikewire.pruning import (
     ALLOCATIONS,
@@ -66,18 +67,18 @@ class DeepR(Masked):
 
     def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Add penalty and noise, drop what turned negative, regrow as many at random."""
+        generators = [pruner.device_generator(layer.weight.device) for layer in layers]
+        dropped = [self.drop_(*pair) for pair in zip(layers, generators, strict=True)]
         freed = 0
-        for layer in layers:
-            generator = pruner.device_generator(layer.weight.device)
-            dropped = self.drop_(layer, generator)
+        for layer, generator, count in zip(layers, generators, read(dropped), strict=True):
             if self.constraint == "layer" or layer.connectivity is not None:
-                self.regrow_(layer, random_mask(~layer.state["mask"], dropped, generator))
+                self.regrow_some_(layer, count, generator)
             else:
-                freed += dropped
+                freed += count
         if freed:
             self.regrow_anywhere_(pruner, freed)
 
-    def drop_(self, layer: Layer, generator: torch.Generator) -> int:
+    def drop_(self, layer: Layer, generator: torch.Generator) -> Tensor:
         """Add penalty and noise; drop what turned negative, and return how many."""
         weight, mask, sign = layer.weight, layer.state["mask"], layer.state["sign"]
         drift = sign * (layer.lr * self.alpha)
@@ -87,17 +88,30 @@ class DeepR(Masked):
         weight.sub_(drift)
         dropped = mask & (weight * sign < 0)
         mask &= ~dropped  # they may be drawn again: at connectivity 1 there are no others
-        return int(dropped.sum())
+        return dropped.sum()
+
+    def regrow_some_(self, layer: Layer, count: int, generator: torch.Generator) -> None:
+        """Draw some of the layer's dormant synapses."""
+        if count:
+            self.regrow_(layer, random_mask(~layer.state["mask"], count, generator))
 
     def regrow_anywhere_(self, pruner: Pruner, freed: int) -> None:
         """Draw layers for the freed places, then dormant synapses in them."""
         layers = [layer for layer in pruner.all_layers() if layer.connectivity is None]
-        weights = [float(layer.state["count"]) for layer in layers]
-        room = [int((~layer.state["mask"]).sum()) for layer in layers]
-        counts = draw_layers(weights, room, freed, pruner.generator)
+        weights = [layer.state["count"] for layer in layers]
+        room = [(~layer.state["mask"]).sum() for layer in layers]
+        numbers = read([*weights, *room])
+        counts = draw_layers(
+            numbers[: len(layers)], numbers[len(layers) :], freed, pruner.generator
+        )
         for layer, count in zip(layers, counts, strict=True):
             generator = pruner.device_generator(layer.weight.device)
-            self.regrow_(layer, random_mask(~layer.state["mask"], count, generator))
+            self.regrow_some_(layer, count, generator)
+
+
+def read(counts: Sequence[Tensor]) -> list[int]:
+    """Return counts of several devices; the host waits once."""
+    return torch.stack([x.to(counts[0].device) for x in counts]).tolist() if counts else []
 
 
 def draw_layers(
