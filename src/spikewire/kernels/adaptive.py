@@ -124,7 +124,9 @@ def _write_recurrent(
         j = first + row
         after = tl.load(synapse_ptr + ((j + ROWS) * NEURONS + i), mask=i < NEURONS, other=0)
         weights = (synapses & -SLOTS).to(tl.float32, bitcast=True)
-        places = ring_ptr + (((synapses + t) & (SLOTS - 1)) | (j * SLOTS))
+        places = ((synapses + t) & (SLOTS - 1)) | (j * SLOTS)
+        # they are not contiguous: this only orders the threads of a warp along one row
+        places = ring_ptr + tl.max_contiguous(places, (1, 4))
         one += weights * tl.load(places)
         two += weights * tl.load(places + RING)
         synapses = after
