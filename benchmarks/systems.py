@@ -28,7 +28,7 @@ PAGE = ROOT / "docs" / "systems.md"
 DRAWN = ROOT / "src" / "spikewire" / "report" / "systems.json"  # what the figure shows
 BEGIN, END = "<!-- systems -->", "<!-- end -->"
 TABLES = {  # title of a table of the docs -> beginnings of the names of its rows
-    "Table 1 of the paper: MNIST": ("rbm", "lsnn", "wta", "stdp", "admm-mnist"),
+    "Table 1 of the paper: MNIST": ("rbm", "ecd", "lsnn", "wta", "stdp", "admm-mnist"),
     "Table 2 of the paper: CIFAR-10": ("admm-cifar10",),
     "Other rows": ("",),
 }
@@ -67,6 +67,8 @@ ROWS = {
     "rbm-dense": Row("--preset mnist-rbm", "95.60 (Neftci)"),
     "rbm-26": Row("--preset mnist-rbm --method magnitude", "95.00 @ 26 % (Neftci)"),
     "rbm-26-budget": Row("--preset mnist-rbm --method budget"),
+    "ecd-dense": Row("--preset mnist-ecd"),
+    "ecd-26": Row("--preset mnist-ecd --method magnitude"),
     **LSNN,
     "stdp-dense": Row(STDP, "93.20 (Rathi)"),
     "stdp-8": Row(f"{STDP} {MAGNITUDE} --connectivity 0.08", "91.50 @ 8 % (Rathi)"),

@@ -22,15 +22,16 @@ from typing import Any, get_type_hints
 from spikewire.errors import SpikewireError, check, check_word
 from spikewire.fields import declared, parse
 from spikewire.plasticity.diehl_cook import DiehlCook
+from spikewire.plasticity.ecd import ECD
 from spikewire.plasticity.local_rule import LocalRule
 from spikewire.plasticity.network import Plastic, Sizes
 from spikewire.plasticity.rbm import RBM
 from spikewire.plasticity.stdp import RULES
 from spikewire.plasticity.wta import WTA
 
-__all__ = ["NETWORKS", "RBM", "RULES", "WTA", "DiehlCook", "LocalRule", "Plastic", "build"]
+__all__ = ["ECD", "NETWORKS", "RBM", "RULES", "WTA", "DiehlCook", "LocalRule", "Plastic", "build"]
 
-NETWORKS: dict[str, type[Plastic]] = {"diehl-cook": DiehlCook, "wta": WTA, "rbm": RBM}
+NETWORKS: dict[str, type[Plastic]] = {"diehl-cook": DiehlCook, "wta": WTA, "rbm": RBM, "ecd": ECD}
 
 
 def build(

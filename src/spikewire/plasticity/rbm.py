@@ -5,35 +5,25 @@ doi:10.3389/fnins.2016.00241; here its discrete form, in which all noise is in t
 """
 
 from dataclasses import dataclass
-from math import pi, prod, sqrt
+from math import pi, sqrt
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim import SGD
+from torch import Tensor
 
-from spikewire.fields import setting, validate
-from spikewire.plasticity.network import Plastic, Sizes
+from spikewire.fields import setting
+from spikewire.plasticity.boltzmann import Boltzmann, BoltzmannConstants
 
 TINY = 1e-6  # variance of a unit without inputs
 
 
 @dataclass(frozen=True, kw_only=True)
-class RBMConstants:
+class RBMConstants(BoltzmannConstants):
     """Constants of `RBM`."""
 
     keep: float = setting(0.5, "probability that a synapse transmits a spike", within="(0, 1)")
-    label_units: int = setting(4, "visible units per class", within="[1, 1000]")
-    momentum: float = setting(0.5, "momentum of the update", within="[0, 1)")
-    decay: float = setting(2e-4, "weight decay of the synapses", within="[0, inf)")
-    start: float = setting(0.04, "standard deviation of the first weights", within="(0, inf)")
-    rest: float = setting(-1.0, "first bias of the visible units", within="(-inf, inf)")
-
-    def __post_init__(self) -> None:
-        validate(self)
 
 
-class RBM(Plastic):
+class RBM(Boltzmann):
     """Visible units (pixels and labels) and hidden units, symmetric synapses that blank out.
 
     A unit is 1 if ``b + sum_j xi_j w_j s_j / keep >= 0``, where ``xi_j`` is 1 with probability
@@ -67,22 +57,6 @@ class RBM(Plastic):
     """
 
     Constants = RBMConstants
-    default_hidden = 500
-
-    def __init__(self, constants: RBMConstants, sizes: Sizes) -> None:
-        super().__init__(constants, sizes)
-        self.pixels = prod(sizes.input_shape)
-        visible = self.pixels + sizes.classes * constants.label_units
-        self.fc1 = nn.Linear(visible, sizes.hidden)
-        self.visible_bias = nn.Parameter(torch.full((visible,), constants.rest))
-        nn.init.normal_(self.fc1.weight, std=constants.start)
-        nn.init.zeros_(self.fc1.bias)
-
-    def optimizer(self, lr: float) -> SGD:
-        """Return gradient descent with momentum; the weights of synapses decay, biases do not."""
-        c, biases = self.constants, [self.fc1.bias, self.visible_bias]
-        groups = [{"params": [self.fc1.weight], "weight_decay": c.decay}, {"params": biases}]
-        return SGD(groups, lr, momentum=c.momentum)
 
     @torch.no_grad()
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -104,11 +78,6 @@ class RBM(Plastic):
         pixels = torch.bernoulli(images.flatten(1).clamp(0, 1))
         return torch.cat([pixels, self.label_units(labels, pixels.dtype)], 1)
 
-    def label_units(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the label units of class numbers, ``[batch, classes * label_units]``."""
-        units = functional.one_hot(labels, self.classes).to(dtype)
-        return units.repeat_interleave(self.constants.label_units, 1)
-
     def probability(self, units: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the probability of each unit that `units` act on to be 1."""
         total, squares = sums(units, weight)
@@ -120,21 +89,13 @@ class RBM(Plastic):
 
     @torch.no_grad()
     def free_energy(self, images: Tensor) -> Tensor:
-        """Return F of each image with each class ``[batch, classes]``, without ``-b.v`` of pixels.
-
-        Args:
-            images: pixels in [0, 1], ``[batch, ...]``; others are clipped.
-        """
+        """Return F of each image with each class, without ``-b.v`` of pixels."""
         pixels, labels = self.fc1.weight.tensor_split([self.pixels], 1)
-        units = self.label_units(torch.arange(self.classes, device=images.device), images.dtype)
+        units = self.units_of_classes(images)
         seen, named = sums(images.flatten(1).clamp(0, 1), pixels), sums(units, labels)
         total, squares = (a.unsqueeze(1) + b for a, b in zip(seen, named, strict=True))
         hidden = mean_positive_part(total + self.fc1.bias, self.deviation(squares)).sum(2)
         return -hidden - units @ self.visible_bias[self.pixels :]
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return softmax of minus the free energy of each class, ``[1, batch, classes]``."""
-        return self.free_energy(images).neg_().softmax(1).unsqueeze(0)
 
 
 def mean_positive_part(mean: Tensor, deviation: Tensor) -> Tensor:
