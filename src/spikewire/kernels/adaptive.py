@@ -10,9 +10,10 @@ dI of the target as many steps later as the delay is::
       G_i[t] = sum over j of W_ji dI_j[t + 1 + d_ji]
 
 dI of the last steps is kept in a ring, target by target, so that all synapses of one target read
-the same cache line. G[t - 1] needs dI[t] but not ds[t], so it is computed while step t runs: one
-barrier per step. To read 4 bytes per synapse instead of 5, the delay replaces the lowest bits of
-the weight: 4 of 24 bits for 8 to 15 delays, which rounds the weights of G by 5e-7 at most.
+the same cache line; each value is there twice, so that no delay goes beyond the end. G[t - 1] needs
+dI[t] but not ds[t], so it is computed while step t runs: one barrier per step. To read 4 bytes per
+synapse instead of 5, the lowest bits of a weight are its delay: 4 of 24 bits for 8 to 15 delays,
+which changes the weights of G by 1e-6 at most.
 """
 
 # Triton's tensors carry no types a checker could follow.
@@ -32,6 +33,7 @@ from spikewire.kernels.delays import width
 
 ROWS = 16  # targets whose synapses are read at once, backward
 WARPS = 8, 16  # per program, forward and backward
+SMALLEST = 1e-37  # weights below it are 0: their bits would underflow
 FIRED, RESTED = tl.constexpr(1), tl.constexpr(2)  # bits of a mark
 
 
@@ -123,10 +125,10 @@ def _write_recurrent(
     for first in range(0, NEURONS, ROWS):
         j = first + row
         after = tl.load(synapse_ptr + ((j + ROWS) * NEURONS + i), mask=i < NEURONS, other=0)
-        weights = (synapses & -SLOTS).to(tl.float32, bitcast=True)
-        places = ((synapses + t) & (SLOTS - 1)) | (j * SLOTS)
-        # they are not contiguous: this only orders the threads of a warp along one row
-        places = ring_ptr + tl.max_contiguous(places, (1, 4))
+        weights = synapses.to(tl.float32, bitcast=True)
+        # delays are not contiguous: this only orders the threads of a warp along one row
+        delays = tl.max_contiguous(synapses & (SLOTS - 1), (1, 4))
+        places = ring_ptr + ((t & (SLOTS - 1)) + j * (2 * SLOTS)) + delays
         one += weights * tl.load(places)
         two += weights * tl.load(places + RING)
         synapses = after
@@ -152,7 +154,7 @@ def _reverse(
     known = (i < NEURONS) & (sample < batch)
     ring_ptr += first * RING
     recurrent_ptr += 2 * first * SIZE
-    slots = ring_ptr + tl.arange(0, 2)[:, None] * RING + i * SLOTS
+    slots = ring_ptr + tl.arange(0, 2)[:, None] * RING + i * (2 * SLOTS)
     lanes = recurrent_ptr + tl.arange(0, 2)[:, None] * SIZE + i
     beta = tl.load(beta_ptr + i, mask=i < NEURONS, other=0.0)
     row = tl.arange(0, ROWS)[:, None] * NEURONS
@@ -170,6 +172,7 @@ def _reverse(
         last = tl.load(mark_ptr + place - step, mask=known & (t > 0), other=0)
         change = (1 - alpha) * dv
         tl.store(slots + (t & (SLOTS - 1)), change, mask=known)
+        tl.store(slots + (t & (SLOTS - 1)) + SLOTS, change, mask=known)
         tl.store(current_ptr + place, change, mask=known)
         tl.debug_barrier()  # other threads read the ring, and have written G
         dz += grad + tl.load(lanes + (back & 1) * (2 * SIZE))
@@ -238,13 +241,13 @@ def reverse(
     slots = _slots(span)
     rows, size = triton.cdiv(neurons, ROWS) * ROWS, width(neurons)
     pairs = triton.cdiv(batch, 2)
-    ring = grad.new_zeros(pairs, 2, rows, slots, dtype=torch.float32)
+    ring = grad.new_zeros(pairs, 2, rows, 2 * slots, dtype=torch.float32)
     recurrent = grad.new_zeros(pairs, 2, 2, size, dtype=torch.float32)
     currents = torch.empty_like(saved.voltages)
     _reverse[(pairs,)](
         grad.contiguous(), _packed(weight, delays, slots), beta.float(), ring, recurrent, *saved,
         currents, time, batch, constants.decay, constants.adaptation_decay, damping,
-        NEURONS=neurons, SLOTS=slots, RING=rows * slots, ROWS=ROWS, SIZE=size,
+        NEURONS=neurons, SLOTS=slots, RING=rows * 2 * slots, ROWS=ROWS, SIZE=size,
         num_warps=WARPS[1],
     )  # fmt: skip
     return currents
@@ -256,10 +259,11 @@ def _slots(span: int) -> int:
 
 
 def _packed(weight: Tensor, delays: Tensor, slots: int) -> Tensor:
-    """Return weights, rounded, with the delay in their lowest bits, as int32.
+    """Return for each weight the nearest number whose lowest bits are the delay, as int32.
 
     Rows of zeros follow, which are read but have no effect.
     """
-    bits = weight.detach().float().contiguous().view(torch.int32)
-    packed = torch.where(delays >= 0, ((bits + slots // 2) & -slots) | delays.int(), 0)
+    weight, bits = weight.detach().float().contiguous(), delays.int()
+    near = ((weight.view(torch.int32) - bits + slots // 2) & -slots) | bits
+    packed = torch.where(weight.abs() < SMALLEST, bits, near).where(delays >= 0, 0)
     return functional.pad(packed, (0, 0, 0, -len(packed) % ROWS + ROWS))
