@@ -165,9 +165,10 @@ def _reverse(
     place = (time - 1) * step + sample * NEURONS + i
     for back in range(time):
         t = time - 1 - back
-        grad = tl.load(grad_ptr + place, mask=known, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + place, mask=known, other=0.0)
-        level = tl.load(level_ptr + place, mask=known, other=1.0)
+        # what is read once does not go through the L1 cache, which is for synapses and ring
+        grad = tl.load(grad_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
+        v = tl.load(v_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
+        level = tl.load(level_ptr + place, mask=known, other=1.0, cache_modifier=".cg")
         mark = tl.load(mark_ptr + place, mask=known, other=0)
         last = tl.load(mark_ptr + place - step, mask=known & (t > 0), other=0)
         change = (1 - alpha) * dv
@@ -175,7 +176,7 @@ def _reverse(
         tl.store(slots + (t & (SLOTS - 1)) + SLOTS, change, mask=known)
         tl.store(current_ptr + place, change, mask=known)
         tl.debug_barrier()  # other threads read the ring, and have written G
-        dz += grad + tl.load(lanes + (back & 1) * (2 * SIZE))
+        dz += grad.to(tl.float32) + tl.load(lanes + (back & 1) * (2 * SIZE))
         slope = damping * tl.maximum(1 - tl.abs(tl.div_rn(v, level) - 1), 0.0)
         ds = tl.where((mark & RESTED) != 0, dz * slope, 0.0)
         fired = (last & FIRED).to(tl.float32)
