@@ -93,6 +93,15 @@ ROWS = {
     "admm-cifar10-10": Row("--preset cifar10-admm --connectivity 0.1", "85.68 @ 10 % (Deng)"),
     "admm-cifar10-25": Row("--preset cifar10-admm --connectivity 0.25", "87.37 @ 25 % (Deng)"),
     "admm-cifar10-50": Row("--preset cifar10-admm --connectivity 0.5", "89.15 @ 50 % (Deng)"),
+    "tempotron-dense": Row("--preset mnist-tempotron --method dense --plasticity period:0"),
+    "tempotron-gated": Row("--preset mnist-tempotron", "no figure on MNIST (Qi)"),
+    "tempotron-gated-more": Row("--preset mnist-tempotron --plasticity offset:0.01,period:8"),
+    "tempotron-magnitude-72": Row(
+        "--preset mnist-tempotron --plasticity period:0 --method magnitude --connectivity 0.72"
+    ),
+    "tempotron-magnitude-47": Row(
+        "--preset mnist-tempotron --plasticity period:0 --method magnitude --connectivity 0.47"
+    ),
     "sampling": Row(f"{SHORT} --method sampling --expected 0.1", "no figure (Kappel)"),
     "sampling-deepr-13": Row(f"{SHORT} --method deepr --connectivity 0.13"),
     "similarity": Row(f"{SHORT} --method similarity --neurons 0.25", "no figure"),

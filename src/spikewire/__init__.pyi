@@ -25,6 +25,7 @@ from spikewire.methods import UPR as UPR
 from spikewire.methods import Budget as Budget
 from spikewire.methods import DeepR as DeepR
 from spikewire.methods import Dense as Dense
+from spikewire.methods import Gated as Gated
 from spikewire.methods import GradR as GradR
 from spikewire.methods import Lottery as Lottery
 from spikewire.methods import Magnitude as Magnitude

@@ -8,6 +8,7 @@ from spikewire.methods.aptn import APTN as APTN
 from spikewire.methods.budget import Budget as Budget
 from spikewire.methods.deepr import DeepR as DeepR
 from spikewire.methods.dense import Dense as Dense
+from spikewire.methods.gated import Gated as Gated
 from spikewire.methods.gradr import GradR as GradR
 from spikewire.methods.lottery import Lottery as Lottery
 from spikewire.methods.magnitude import Magnitude as Magnitude

@@ -21,7 +21,7 @@ from spikewire.pruning import (
 )
 
 PUBLISHED_MEAN = 0.5  # of the prior
-BOUNDS = ("low", "high", "total")  # options of an optimizer that bounds what it moves
+UNBOUNDED = {"low": -math.inf, "high": math.inf, "total": 0.0}  # options that bound weights
 LOWEST = 3.0  # standard deviations below the mean: the first theta of a weight of 0
 MARGIN = 1e-6  # of the first theta above 0
 
@@ -148,9 +148,9 @@ def top_k(sizes: Tensor, count: int) -> Tensor:
 
 def refuse_bounds(layer: Layer) -> None:
     """Raise where the optimizer bounds weights: theta is none."""
-    if any(key in layer.options for key in BOUNDS):
+    if any(layer.options.get(key, free) != free for key, free in UNBOUNDED.items()):
         kind = type(layer.optimizer).__name__
         raise SpikewireError(
             f"sampling: {kind} bounds the weights it moves, and here it moves theta; "
-            "use a network that learns by a gradient, or rbm"
+            "use a network that learns by a gradient, rbm or tempotron"
         )

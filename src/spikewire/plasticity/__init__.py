@@ -27,11 +27,29 @@ from spikewire.plasticity.local_rule import LocalRule
 from spikewire.plasticity.network import Plastic, Sizes
 from spikewire.plasticity.rbm import RBM
 from spikewire.plasticity.stdp import RULES
+from spikewire.plasticity.tempotron import Tempotron
 from spikewire.plasticity.wta import WTA
 
-__all__ = ["ECD", "NETWORKS", "RBM", "RULES", "WTA", "DiehlCook", "LocalRule", "Plastic", "build"]
+__all__ = [
+    "ECD",
+    "NETWORKS",
+    "RBM",
+    "RULES",
+    "WTA",
+    "DiehlCook",
+    "LocalRule",
+    "Plastic",
+    "Tempotron",
+    "build",
+]
 
-NETWORKS: dict[str, type[Plastic]] = {"diehl-cook": DiehlCook, "wta": WTA, "rbm": RBM, "ecd": ECD}
+NETWORKS: dict[str, type[Plastic]] = {
+    "diehl-cook": DiehlCook,
+    "wta": WTA,
+    "rbm": RBM,
+    "ecd": ECD,
+    "tempotron": Tempotron,
+}
 
 
 def build(

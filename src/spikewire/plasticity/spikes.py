@@ -1,4 +1,4 @@
-"""Spike trains: Poisson encoding of images, and the exponential traces of spikes."""
+"""Spike trains: encoding of images by rate or latency, and the exponential traces of spikes."""
 
 import torch
 from torch import Tensor
@@ -21,6 +21,23 @@ def poisson(
     shape = (time_steps, *chance.shape)
     drawn = torch.rand(shape, generator=generator, device=chance.device, dtype=chance.dtype)
     return drawn.lt_(chance)
+
+
+def latency(images: Tensor, time_steps: int, window: float, dark: float) -> Tensor:
+    """Return spikes ``[time, batch, pixels]``: one per pixel, the brighter the earlier.
+
+    A pixel x spikes at step ``round((1 - x) window (time_steps - 1))``.
+
+    Args:
+        images: pixels in [0, 1], ``[batch, ...]``; others are clipped.
+        time_steps: number of steps.
+        window: fraction of the time that pixels of 1 to 0 are spread over.
+        dark: pixels up to this value do not spike.
+    """
+    pixels = images.flatten(1).clamp(0, 1)
+    step = ((1 - pixels) * (window * (time_steps - 1))).round().long()
+    spikes = pixels.new_zeros(time_steps, *pixels.shape)
+    return spikes.scatter_(0, step.unsqueeze(0), (pixels > dark).to(pixels.dtype).unsqueeze(0))
 
 
 def trace(spikes: Tensor, decay: float) -> Tensor:

@@ -7,7 +7,7 @@ A method subclasses `Latent` or `Masked` and declares its hyper-parameters with 
 from spikewire.errors import SpikewireError, TrainingFailed, check
 from spikewire.fields import document, setting
 from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
-from spikewire.pruning.costs import UseCounter
+from spikewire.pruning.costs import UseCounter, owning_modules
 from spikewire.pruning.first import INITIAL, first_masks
 from spikewire.pruning.layers import Layer, Targets, prunable
 from spikewire.pruning.layerwise import begin_layers_, refill_layers
@@ -63,6 +63,7 @@ __all__ = [
     "first_masks",
     "highest_absent",
     "largest_weights",
+    "owning_modules",
     "prunable",
     "random_mask",
     "rectify",

@@ -7,6 +7,7 @@ Dash = str | tuple[int, tuple[float, ...]]
 
 LONG: Dash = (0, (7, 2, 1, 2))
 FINE: Dash = (0, (1, 1))
+SPARSE: Dash = (0, (10, 3))
 DOUBLE: Dash = (0, (4, 1, 1, 1, 1, 1))
 
 
@@ -44,6 +45,7 @@ STYLES: dict[str, Style] = {
     "aptn": Style("#4d7df2", "1", ":"),
     "sampling": Style("#00a500", "2", FINE),
     "similarity": Style("#ff0019", "3", DOUBLE),
+    "gated": Style("#ff00cb", "4", SPARSE),
     "dense": Style("#717a85", "p", LONG),
 }
 OTHER = Style("#8a8f3a", "+", ":")  # a method that is not in the table
