@@ -84,9 +84,8 @@ class Training:
         self.pruner = self._attach()
         if isinstance(self.pruner.uses, SynOps):
             self.pruner.uses.sum_over_ranks = self.ranks.sum_
-        self.compute = self._captured()
-        if isinstance(self.model, Plastic):
-            self.compute = self.learn_locally
+        plastic = isinstance(self.model, Plastic)
+        self.compute = self.learn_locally if plastic else self._captured()
         decay = self.config.average
         self.average = WeightAverage(self.model, decay) if decay else None
 
@@ -101,7 +100,8 @@ class Training:
         if self.device.type != "cuda" or not wanted:
             return self.learn
         if reason := why_not(self.model, self.pruner.method.name, self.ranks):
-            warnings.warn(f"graph: not used, since {reason}", stacklevel=2)
+            if self.config.graph:
+                warnings.warn(f"graph: not used, since {reason}", stacklevel=2)
             return self.learn
         return Graph(self.learn, self.model, self.pruner.uses)
 
