@@ -40,6 +40,7 @@ class Point(NamedTuple):
     start: str | None = None  # the point whose network it starts from with --chain
     flags: str = ""  # flags of a run that starts there
     unit: str = "connectivity"
+    teacher: str | None = None  # the point whose network it also learns from with --chain
 
     @property
     def label(self) -> str:
@@ -48,28 +49,31 @@ class Point(NamedTuple):
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
-SMALL = f"--augment crop:4,flip,cutout:8 {LATER}"  # no cutmix where capacity is small
+SMALL = "--lr 1e-3 --augment crop:4,flip,cutout:8"  # no cutmix where capacity is small
+
+
+def of_synapses(target: float, accuracy: float, start: str, flags: str) -> Point:
+    """Return a point whose budget is a fraction of the synapses; the densest network teaches it."""
+    return Point(target, accuracy, 1800, start, flags, "synapses", "0.0508")
+
+
 POINTS = (
     Point(0.0508, 0.9203, 600),
     Point(0.0223, 0.9249, 1200, "0.0508", f"--epochs 95 --ramp 0.4 {LATER}"),
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
-    Point(0.054, 0.9249, 1800, "0.0223", f"--epochs 36 --ramp 0.5 --price 0.3 {LATER}", "synapses"),
-    Point(
+    of_synapses(0.054, 0.9249, "0.0223", f"--epochs 24 --ramp 0.5 {LATER}"),
+    of_synapses(
         0.0116,
         0.9205,
-        1800,
         "synapses-0.054",
-        f"--epochs 60 --ramp 0.5 --price 0.3 {SMALL}",
-        "synapses",
+        f"--epochs 40 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.3,0.85",
     ),
-    Point(
+    of_synapses(
         0.0063,
         0.9065,
-        1800,
         "synapses-0.0116",
-        f"--epochs 24 --ramp 0.4 --price 0.3 {SMALL}",
-        "synapses",
+        f"--epochs 16 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
     ),
 )
 
@@ -88,6 +92,8 @@ def train(point: Point, runs: Path, seed: int, chain: bool, flags: list[str]) ->
         start = run_path(runs, point.start, seed)
         words += ["--start", str(start), "--first", f"{fraction(start, point.unit):.4g}"]
         words += point.flags.split()
+        if point.teacher:
+            words += ["--teacher", str(run_path(runs, point.teacher, seed))]
     words += flags
     command = [sys.executable, "-m", "spikewire", "train", *words, "--out", str(run)]
     subprocess.run(command, check=True)
