@@ -9,6 +9,7 @@ from refusal import refused
 from spikewire import plasticity
 from spikewire.config import resolve
 from spikewire.plasticity.spikes import latency
+from spikewire.report import write
 from spikewire.train.loop import fit
 
 STEPS, DT, TAU = 12, 2.5, 15.0  # a membrane of 15 ms, a synapse of 3.75 ms
@@ -123,6 +124,10 @@ def test_it_learns_digits_with_fewer_connections_and_resumes_to_the_same_bits(tm
     gate = whole.model.fc1.gate
     assert torch.equal(whole.masks["fc1.weight"], gate >= 0.5)
     assert torch.equal(whole.model.fc1.weight != 0, gate >= 0.5)
+    measured = whole.history[-1]["measured"]
+    assert measured["synops"] > 0, "inputs are spikes"
+    assert measured["synapses"] is None, "which no tracer can follow, so the report must do without"
+    write([tmp_path / "whole"], tmp_path / "page.html")
 
     def stop(event):
         if getattr(event, "step", 0) == 101:  # the next batch moves the gates

@@ -53,6 +53,16 @@ class TempotronConstants:
         peak = self.tau * fast * log(self.tau / fast) / (self.tau - fast)
         return 1 / (exp(-peak / self.tau) - exp(-peak / fast))
 
+    def filtered(self, current: Tensor) -> Tensor:
+        """Return ``sum_s K(t - s) current[s]``, ``[time, ...]``: the kernel is two exponentials."""
+        slow, fast = torch.zeros_like(current[0]), torch.zeros_like(current[0])
+        found = torch.empty_like(current)
+        for now, out in zip(current, found, strict=True):
+            slow.mul_(self.decay(self.tau)).add_(now)
+            fast.mul_(self.decay(self.tau / 4)).add_(now)
+            torch.sub(slow, fast, out=out)
+        return found.mul_(self.kernel_scale)
+
 
 class Tempotron(Plastic):
     """Inputs that spike once, early where a pixel is bright, and neurons that spike for a class.
@@ -106,31 +116,30 @@ class Tempotron(Plastic):
     @torch.no_grad()
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
         """Show the images; leave the update of the weights, or move the gates."""
-        spikes, inputs, potential = self.show(images)
+        spikes, potential = self.show(images)
         self.fc1.weight.grad = torch.zeros_like(self.fc1.weight)
         self.batches += 1
         period = self.constants.period
         if period and self.batches % period == 0:
             self.move_gates_(spikes, potential)
         else:
-            self.fc1.weight.grad.sub_(self.update(inputs, potential, labels))
+            self.fc1.weight.grad.sub_(self.update(spikes, potential, labels))
         return self.scores(potential)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Return the score of each class ``[1, batch, classes]``."""
-        return self.scores(self.show(images)[2])
+        return self.scores(self.show(images)[1])
 
-    def show(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return spikes and ``K(t - t_i)`` of the inputs, and V, all ``[time, batch, ...]``."""
+    def show(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the spikes of the inputs and V of the neurons, ``[time, batch, ...]``."""
         c = self.constants
         spikes = latency(images, self.time_steps, c.window, c.dark)
-        slow, fast = (trace(spikes, c.decay(tau)) for tau in (c.tau, c.tau / 4))
-        inputs = slow.sub_(fast).mul_(c.kernel_scale)
-        return spikes, inputs, self.fc1(inputs)
+        return spikes, c.filtered(self.fc1(spikes))
 
-    def update(self, inputs: Tensor, potential: Tensor, labels: Tensor) -> Tensor:
+    def update(self, spikes: Tensor, potential: Tensor, labels: Tensor) -> Tensor:
         """Return the sum of the Tempotron rule over the errors of a batch."""
+        inputs = self.constants.filtered(spikes)
         highest, when = potential.max(0)
         spiked = highest >= self.constants.threshold
         wanted = self.class_of_neurons() == labels.unsqueeze(1)

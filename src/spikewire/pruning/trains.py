@@ -90,7 +90,9 @@ class SpikeTrains(Meter):
 
     def sums(self, group: Neurons) -> Tensor:
         """Return the sums of a group since they were cleared, ``[neurons + 1, neurons + 1]``."""
-        return self.pruner.memory[group.sources[0].name]
+        memory, source = self.pruner.memory, group.sources[0]
+        memory[source.name] = memory[source.name].to(source.weight.device)  # it may have moved
+        return memory[source.name]
 
     def resume(self) -> None:
         """Remove the hooks where nothing is to be counted any more."""

@@ -29,8 +29,13 @@ class Column:
 
 
 def _measured(key: str, divisor: float = 1) -> Callable[[Run], Any]:
-    """Return a function that returns a measured value."""
-    return lambda run: run.measured[key] / divisor if key in run.measured else None
+    """Return a function that returns a measured value, None where it could not be measured."""
+
+    def value(run: Run) -> Any:
+        found = run.measured.get(key)
+        return None if found is None else found / divisor
+
+    return value
 
 
 def _seconds(run: Run) -> float | None:
