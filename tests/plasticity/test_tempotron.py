@@ -127,7 +127,7 @@ def test_it_learns_digits_with_fewer_connections_and_resumes_to_the_same_bits(tm
     measured = whole.history[-1]["measured"]
     assert measured["synops"] > 0, "inputs are spikes"
     assert measured["synapses"] is None, "which no tracer can follow, so the report must do without"
-    write([tmp_path / "whole"], tmp_path / "page.html")
+    write([tmp_path / "whole"], tmp_path / "page.md", format="md")
 
     def stop(event):
         if getattr(event, "step", 0) == 101:  # the next batch moves the gates
