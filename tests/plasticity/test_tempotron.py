@@ -115,7 +115,7 @@ def test_it_needs_a_neuron_per_class():
 
 
 def test_it_learns_digits_with_fewer_connections_and_resumes_to_the_same_bits(tmp_path):
-    flags = {"dataset": "digits", "epochs": "12", "lr": "3e-3"}
+    flags = {"dataset": "digits", "epochs": "6", "lr": "3e-3"}
     flags |= {"plasticity": "offset:0.05"}
     config = resolve("mnist-tempotron", flags=flags)
     whole = fit(config, tmp_path / "whole")
@@ -130,7 +130,7 @@ def test_it_learns_digits_with_fewer_connections_and_resumes_to_the_same_bits(tm
     write([tmp_path / "whole"], tmp_path / "page.md", format="md")
 
     def stop(event):
-        if getattr(event, "step", 0) == 101:  # the next batch moves the gates
+        if getattr(event, "step", 0) == 151:  # the next batch moves the gates
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
