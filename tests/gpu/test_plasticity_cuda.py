@@ -13,6 +13,7 @@ FLAGS = {
     "diehl": {"lr": "0.3", "plasticity": "adaptation:2"},
     "wta": {"lr": "0.02", "plasticity": "sharpness:3,balance:20"},
     "rbm": {"lr": "0.05", "plasticity": "label_units:1", "batch_size": "32"},
+    "ecd": {"lr": "0.4", "time_steps": "140", "plasticity": "dt:1,offset:1.1", "batch_size": "20"},
 }
 
 
