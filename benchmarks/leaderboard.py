@@ -3,6 +3,7 @@
     python benchmarks/leaderboard.py cifar100-sew18 --out results/leaderboard
     python benchmarks/leaderboard.py cifar10-vgg16 --points 0.05,0.01 --seed 1 --epochs 40
     python benchmarks/leaderboard.py cifar10-vgg16 --chain                   # sparser from denser
+    python benchmarks/leaderboard.py cifar100-sew18 --points 0.036 --dense   # from a dense teacher
     python benchmarks/leaderboard.py cifar100-sew18 --points 0.036 --search base price=0.5,lr=1e-3
     python benchmarks/leaderboard.py cifar100-sew18 --methods all --points 0.1,0.02
     python benchmarks/leaderboard.py --summary --out results/leaderboard
@@ -13,8 +14,9 @@ Every point is one run of `spikewire train --preset NAME` and writes one JSON fi
 versions, settings and curves; other flags are passed to all runs. The accuracy is that of the last
 epoch on the test set, or on held-out training images with `--hold-out`.
 
-`--chain` starts a sparser network from the next denser one, with settings of its own. `--search`
-compares settings on 5,000 held-out training images. `--methods` trains several methods at the same
+`--chain` starts a sparser network from the next denser one, with settings of its own; `--dense`
+trains a dense network first, from which all others start and are distilled. `--search` compares
+settings on 5,000 held-out training images. `--methods` trains several methods at the same
 connectivities, with the settings in `EQUAL`. A run of these two that fails is reported, and the
 others still run. `--summary` prints mean and standard deviation over the seeds found in the
 directory; `--docs` writes them, beside the published figures, between the marks in a Markdown file.
@@ -57,6 +59,10 @@ EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was
 }
 OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
 CHAIN = {"cifar10-vgg16": "epochs=30,ramp=0.5,lr=1e-3"}  # of a run that starts from a denser one
+DENSE = {  # of the dense network that is start and teacher
+    "cifar100-sew18": "epochs=50,time-steps=2,early-time-steps=1,early=0.7,threshold=0.5,"
+    "weight-decay=0.1,augment=crop:4+flip+cutout:8"
+}
 
 
 class Run(NamedTuple):
@@ -142,6 +148,22 @@ def of_chain(
         before = runs / run.name
 
 
+def of_dense(
+    preset: str, points: list[Point], flags: dict[str, str], runs: Path, first: str
+) -> Iterator[Run]:
+    """Yield a dense network with settings of its own, then one run per point.
+
+    These start from its weights and are distilled from it.
+    """
+    point = Point("connectivity", 1.0)
+    name = name_of(preset, "dense", point, flags)
+    own = {key: flags[key] for key in flags if key not in ("epochs", *method_fields("budget"))}
+    yield Run(point, name, {"method": "dense"} | own | parse_settings(first))
+    path = str(runs / name)
+    for run in of_points(preset, points, flags):
+        yield run._replace(flags=run.flags | {"start": path, "teacher": path})
+
+
 def of_methods(
     preset: str, points: list[Point], flags: dict[str, str], methods: list[str]
 ) -> Iterator[Run]:
@@ -191,6 +213,9 @@ def runs_of(arguments: argparse.Namespace, flags: dict[str, str]) -> Iterator[Ru
         return of_methods(preset, points, flags, methods)
     if arguments.search:
         return of_search(preset, points, flags, arguments.search)
+    if arguments.dense is not None:
+        first = arguments.dense or DENSE.get(preset, "")
+        return of_dense(preset, points, flags, arguments.runs, first)
     if arguments.chain is not None:
         later = arguments.chain or CHAIN.get(preset, "")
         return of_chain(preset, points, flags, arguments.runs, later)
@@ -236,6 +261,13 @@ def main() -> None:
         const="",
         metavar="NAME=VALUE,...",
         help="start from the run of a denser point, with these settings",
+    )
+    parser.add_argument(
+        "--dense",
+        nargs="?",
+        const="",
+        metavar="NAME=VALUE,...",
+        help="train a dense network first, with these settings: start and teacher of the others",
     )
     parser.add_argument("--methods", default="", help="comma list of methods, or all")
     parser.add_argument("--search", nargs="+", default=[], help="name=value,name=value; base: none")

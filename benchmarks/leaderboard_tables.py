@@ -71,6 +71,14 @@ def target_text(unit: str, target: float) -> str:
     return f"{100 * target:g} % of {'weights' if unit == 'connectivity' else unit}"
 
 
+def target_of(key: Key, rows: Sequence[Row]) -> str:
+    """Return the target of a row of the table; a dense network has none, and its own steps."""
+    if key[1] != "dense":
+        return target_text(*key[2:])
+    lines = dict(line.split(" = ") for line in rows[0]["config"] if line.count(" = ") == 1)
+    return f"none: dense, at {lines['time_steps']} steps"
+
+
 def accuracy_text(rows: Sequence[Row]) -> str:
     """Return mean and sample standard deviation of the accuracies, in %."""
     accuracies = [100 * row["accuracy"] for row in rows]
@@ -131,7 +139,7 @@ def points_table(groups: dict[Key, list[Row]]) -> list[str]:
         better = point.published and fmean(row["accuracy"] for row in rows) > point.published
         accuracy = f"**{accuracy_text(rows)}**" if better else accuracy_text(rows)
         lines.append(
-            f"| {NETWORKS[key[0]]} | {target_text(*key[2:])} | {100 * weights:.2f} "
+            f"| {NETWORKS[key[0]]} | {target_of(key, rows)} | {100 * weights:.2f} "
             f"| {100 * synapses:.2f} | {synops / 1e6:.1f} M | {accuracy} | {len(rows)} "
             f"| {seconds / 60:.1f} | {beside} |"
         )

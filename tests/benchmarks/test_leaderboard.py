@@ -80,24 +80,36 @@ def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, t
     assert later["start"] == "cifar10-vgg16-budget-connectivity-0.1-seed0"
     assert later["connectivity"] == pytest.approx(0.05, abs=1e-3)
 
+    taught = ["cifar100-sew18", "--points", "0.1", "--dense", "epochs=1,time-steps=2,threshold=0.5"]
+    taught += ["--early-time-steps", "0", "--early", "0.8", "--time-steps", "3"]
+    start(tmp_path, *taught, "--epochs", "1", "--out", str(out))
+    student = json.loads((out / "cifar100-sew18-budget-connectivity-0.1-seed0.json").read_text())
+    assert student["start"] == "cifar100-sew18-dense-connectivity-1-seed0"
+    assert f"--teacher {tmp_path / 'runs' / student['start']}" in student["command"]
+    assert student["seconds"] > student["seconds_alone"]
+
     methods = ["cifar100-sew18", "--methods", "upr,dense", "--points", "0.1,0.02"]
     start(tmp_path, *methods, "--epochs", "1", "--out", str(out / "methods"))
 
     page = tmp_path / "page.md"
-    page.write_text("# Before\n<!-- leaderboard -->\nold\n<!-- end of leaderboard -->\n# After\n")
+    page.write_text(
+        "# Before\n<!-- leaderboard -->\nstale text\n<!-- end of leaderboard -->\n# After\n"
+    )
     tables.write_docs(page, out)
     text = page.read_text()
-    assert "old" not in text
+    assert "stale text" not in text
     assert text.startswith("# Before\n")
     assert text.endswith("# After\n")
     cells = [line.split(" | ") for line in text.splitlines() if line.startswith("| CIFAR")]
     assert [line[1] for line in cells] == [
+        "none: dense, at 2 steps",
+        "10 % of weights",
         "3.6 % of synapses",
         "10 % of weights",
         "5 % of weights",
     ]
-    assert cells[0][5] == f"{100 * row['accuracy']:.2f}"
-    assert cells[2][8] == "91.31 (NDSNN) |"
+    assert cells[2][5] == f"{100 * row['accuracy']:.2f}"
+    assert cells[4][8] == "91.31 (NDSNN) |"
     assert "| `upr` |" in text
     assert "(no target: 100 %)" in text
     assert "spikewire train --preset cifar10-vgg16 --method budget --connectivity 0.05" in text
