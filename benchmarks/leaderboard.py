@@ -44,7 +44,8 @@ from spikewire.files import atomic_write
 from spikewire.methods import METHODS
 from spikewire.train.loop import Epoch, Step, fit
 
-FOR_IMAGES = [name for name in METHODS if name not in ("aptn", "soft")]  # those are for STDP
+OTHERS = ("aptn", "soft", "sampling", "similarity")  # for networks of their own: docs/systems.md
+FOR_IMAGES = [name for name in METHODS if name not in OTHERS]
 EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was tuned with
     "optimizer": "adam",
     "lr": "1e-3",
