@@ -61,8 +61,8 @@ EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was
 OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
 CHAIN = {"cifar10-vgg16": "epochs=30,ramp=0.5,lr=1e-3"}  # of a run that starts from a denser one
 DENSE = {  # of the dense network that is start and teacher
-    "cifar100-sew18": "epochs=50,time-steps=2,early-time-steps=1,early=0.7,threshold=0.5,"
-    "weight-decay=0.1,augment=crop:4+flip+cutout:8"
+    "cifar100-sew18": "epochs=45,time-steps=2,early-time-steps=1,early=0.7,threshold=0.5,"
+    "optimizer=adamw,weight-decay=0.1,augment=crop:4+flip+cutout:8"
 }
 
 
