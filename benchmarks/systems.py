@@ -56,6 +56,7 @@ SHORT = "--preset mnist-fast --epochs 12"
 SMALL = "--preset mnist-diehl --hidden 800 --epochs 10"  # Guo et al.'s number of neurons
 ADMM = "--preset mnist-admm --epochs 28"  # 4 + 12 + 12 epochs, where the authors take 30 + 30
 MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
+BUDGET = "--method budget --ramp 0.9 --every 64 --per-neuron true"
 LSNN = {
     "lsnn-dense": Row("--preset seqmnist-lsnn --method dense", "93.70 (Bellec)"),
     "lsnn-12-deepr": Row(
@@ -73,13 +74,13 @@ ROWS = {
     **LSNN,
     "stdp-dense": Row(STDP, "93.20 (Rathi)"),
     "stdp-8": Row(f"{STDP} {MAGNITUDE} --connectivity 0.08", "91.50 @ 8 % (Rathi)"),
-    "stdp-8-budget": Row(f"{STDP} --method budget --ramp 0.9 --connectivity 0.08"),
+    "stdp-8-budget": Row(f"{STDP} {BUDGET} --connectivity 0.08"),
     "stdp-800-dense": Row(SMALL, "90.40 (Guo)"),
     "stdp-10-aptn": Row(
         f"{SMALL} --method aptn --adapt 1 --begin 0.3 --ramp 0.9 --connectivity 0.1",
         "86.53 @ 10 % (Guo)",
     ),
-    "stdp-10-budget": Row(f"{SMALL} --method budget --ramp 0.9 --connectivity 0.1"),
+    "stdp-10-budget": Row(f"{SMALL} {BUDGET} --connectivity 0.1"),
     "wta-dense": Row("--preset mnist-wta", "94.05 (Shi)"),
     "wta-30": Row("--preset mnist-wta --method magnitude", "about 75 @ 30 % (Shi, conventional)"),
     "wta-30-soft": Row(

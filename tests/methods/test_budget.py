@@ -251,3 +251,22 @@ def test_layers_of_zeros_of_one_weight_and_without_gradient():
 )
 def test_a_wrong_value_is_named(field, value):
     refused(lambda: Budget(**{field: value}), field, value)
+
+
+def test_per_neuron_every_neuron_keeps_about_as_many():
+    torch.manual_seed(0)
+    model = nn.Linear(12, 7, bias=False)
+    with torch.no_grad():
+        model.weight[0] *= 100  # by size alone this neuron would keep all its inputs
+        model.weight[1] = 0.0
+    largest = model.weight.abs().topk(3, dim=1).indices
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    pruner = Budget(connectivity=26 / 84, first=26 / 84, per_neuron=True).attach(
+        model, optimizer, total_steps=4
+    )
+    (mask,) = pruner.masks().values()
+    counts = mask.sum(1)
+    assert counts.sum() == 26  # 3 or 4 of 12 each, exactly 26 of 84
+    assert set(counts.tolist()) == {3, 4}
+    rows = [i for i in range(7) if i != 1]
+    assert all(mask[i, largest[i]].all() for i in rows)

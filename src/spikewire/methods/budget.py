@@ -40,6 +40,10 @@ class Budget(Latent, Priced):
     of whose inputs matter, loses its synapses to a large hidden one. Where weights differ in what
     they cost, the score is divided by ``cost^price`` too.
 
+    With `per_neuron` the score is the rank of ``|u|`` among the inputs of its neuron, as a fraction
+    of them. It is for rules that scale the weights of a neuron to a sum, as STDP does: there a
+    neuron that loses synapses gets stronger ones, spikes for more images and loses more.
+
     Absent latents crowd just below the threshold, so present ones must crowd just above it to stay,
     and their weights hardly differ. `shrink` takes a fraction of the threshold from all of them:
     ``w = u - clip(u, -shrink level, shrink level)``, level being the largest absent ``|u|`` of the
@@ -65,6 +69,9 @@ class Budget(Latent, Priced):
         0.0, "fraction of the threshold taken from present weights: 0 hard, 1 soft", within="[0, 1]"
     )
     scope: str = setting("global", "what competes: all layers or each alone", choices=SCOPES)
+    per_neuron: bool = setting(
+        False, "rank the weights of each neuron alone: all neurons keep about as many synapses"
+    )
 
     def init(self, pruner: Pruner) -> None:
         """Start dense, or with the largest weights."""
@@ -103,9 +110,11 @@ class Budget(Latent, Priced):
                 layer.state["level"].copy_(level)
 
     def score(self, layer: Layer) -> Tensor:
-        """Return ``|u| / n^balance``, n the size of the layer."""
+        """Return ``|u| / n^balance``, n the size of the layer; or the rank within the neuron."""
         size = layer.state["latent"].abs()
         size = size.to(torch.promote_types(size.dtype, torch.float32))  # float16 would underflow
+        if self.per_neuron:
+            return rank_per_neuron(size)
         return size.div_(layer.weight.numel() ** self.balance)
 
     def end(self, pruner: Pruner) -> None:
@@ -140,3 +149,13 @@ class Budget(Latent, Priced):
             latent = torch.sub(latent, torch.clamp(latent, -taken, taken, out=out), out=out)
         # a CPU reads bytes several times as fast as bools
         torch.mul(latent, layer.state["mask"].view(torch.uint8), out=out)
+
+
+def rank_per_neuron(size: Tensor) -> Tensor:
+    """Return the rank of each value in its row, 1 for the largest; equal ranks differ by value."""
+    rows = size.flatten(1)
+    order = rows.argsort(dim=1, stable=True)
+    places = torch.arange(rows.shape[1], device=rows.device, dtype=rows.dtype)
+    ranks = torch.empty_like(rows).scatter_(1, order, places.expand_as(rows))
+    ranks += rows / (2 * rows.max()).clamp(min=torch.finfo(rows.dtype).tiny)  # less than one rank
+    return ranks.add_(0.5).div_(rows.shape[1]).view_as(size)
