@@ -21,7 +21,7 @@ def thetas(pruner: Pruner) -> torch.Tensor:
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-2])
 def test_equals_the_equation_given_the_same_noise(temperature):
-    task, lr, steps = Task(6, 5, 3), 0.5, 200
+    task, lr, steps = Task(6, 5, 3), 0.5, 80
     gradient, start = task.gradient(), task.flat()
     shapes = [w.shape for w in task.weights]
     optimizer = torch.optim.SGD(task.weights, lr=lr)
@@ -155,7 +155,7 @@ def test_a_rule_that_bounds_weights_is_refused():
 
 
 def test_it_learns_digits_and_samples_connections():
-    flags = {"method": "sampling", "expected": "0.2", "epochs": "8"}
+    flags = {"method": "sampling", "expected": "0.2", "epochs": "4"}
     result = fit(resolve("digits", flags=flags))
     assert result.accuracy > 0.8
     assert 0.15 < result.connectivity < 0.3

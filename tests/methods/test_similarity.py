@@ -158,7 +158,7 @@ def test_spikes_are_summed_over_the_steps_between_prunings():
 
 
 def test_the_number_of_neurons_is_exact_and_the_connectivity_an_outcome():
-    flags = {"method": "similarity", "neurons": "0.2", "epochs": "8", "lr": "5e-3"}
+    flags = {"method": "similarity", "neurons": "0.2", "epochs": "4", "lr": "1e-2"}
     result = fit(resolve("digits", flags=flags))
     into, out = result.masks.values()
     assert int(into.any(1).sum()) == round(0.2 * 256) == int(out.any(0).sum())

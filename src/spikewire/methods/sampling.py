@@ -62,16 +62,16 @@ class SynapticSampling(Latent):
     mean: float | None = setting(
         None,
         "mean of the prior of theta; 0.5 if `expected` is not given",
-        within="(-inf, inf)",
+        within="[-50, 50]",
     )
-    std: float = setting(1.0, "standard deviation of the prior of theta", within="(0, inf)")
+    std: float = setting(1.0, "standard deviation of the prior of theta", within="[0.001, 1000]")
     temperature: float = setting(
         1e-2, "of the sampling: b = lr x temperature; 0: no prior, no noise", within="[0, inf)"
     )
     theta0: float | None = setting(
         None,
         "offset of theta, 3 as published; none: per layer, to start with Phi(mean / std) present",
-        within="(-inf, inf)",
+        within="[-50, 50]",
     )
 
     @property
@@ -101,7 +101,7 @@ class SynapticSampling(Latent):
         sizes = weight.abs()[weight != 0]
         if not sizes.numel():
             return weight[0].numel() ** -0.5
-        return top_k(sizes, target_count(present, weight.numel()))
+        return kth_largest(sizes, target_count(present, weight.numel()))
 
     def before_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Turn dL/dw into ``dL/dtheta = w dL/dw``."""
@@ -141,7 +141,7 @@ class SynapticSampling(Latent):
         scale.copy_(torch.where(written, layer.weight / layer.state["latent"].exp(), scale))
 
 
-def top_k(sizes: Tensor, count: int) -> Tensor:
+def kth_largest(sizes: Tensor, count: int) -> Tensor:
     """Return the `count`-th largest of sizes, the least of them where there are fewer."""
     return sizes.kthvalue(max(1, sizes.numel() - count + 1)).values
 
