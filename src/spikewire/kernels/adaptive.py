@@ -27,11 +27,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional
 
 from spikewire.kernels.delays import width
 
-ROWS = 16  # targets whose synapses are read at once, backward
+LANES = 32  # sources whose synapses are read at once, backward: one per thread of a warp
 WARPS = 8, 16  # per program, forward and backward
 SMALLEST = 1e-37  # weights below it are 0: their bits would underflow
 FIRED, RESTED = tl.constexpr(1), tl.constexpr(2)  # bits of a mark
@@ -115,67 +114,69 @@ def _fire(
 
 
 @triton.jit
-def _write_recurrent(
-    recurrent_ptr, synapses, synapse_ptr, ring_ptr, t, NEURONS: tl.constexpr,
-    SLOTS: tl.constexpr, RING: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """Write ``G[t - 1]`` of both samples; `synapses` are those of the first targets."""
-    i, row = tl.arange(0, SIZE)[None, :], tl.arange(0, ROWS)[:, None]
-    one, two = tl.zeros((ROWS, SIZE), tl.float32), tl.zeros((ROWS, SIZE), tl.float32)
-    for first in range(0, NEURONS, ROWS):
-        j = first + row
-        after = tl.load(synapse_ptr + ((j + ROWS) * NEURONS + i), mask=i < NEURONS, other=0)
-        weights = synapses.to(tl.float32, bitcast=True)
-        # delays are not contiguous: this only orders the threads of a warp along one row
-        delays = tl.max_contiguous(synapses & (SLOTS - 1), (1, 4))
-        places = ring_ptr + ((t & (SLOTS - 1)) + j * (2 * SLOTS)) + delays
-        one += weights * tl.load(places)
-        two += weights * tl.load(places + RING)
-        synapses = after
-    i = tl.arange(0, SIZE)
-    tl.store(recurrent_ptr + i, tl.sum(one, 0))
-    tl.store(recurrent_ptr + SIZE + i, tl.sum(two, 0))
+def _column(synapse_ptr, column, NEURONS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr):
+    """Return the synapses from `LANES` sources to all targets, ``[SIZE, LANES]``."""
+    j, i = tl.arange(0, SIZE)[:, None], column * LANES + tl.arange(0, LANES)[None, :]
+    place = synapse_ptr + (j * NEURONS + i)
+    return tl.load(place, mask=(j < NEURONS) & (i < NEURONS), other=0)
 
 
 @triton.jit
+def _write_recurrent(
+    recurrent_ptr, synapses, ring, t, column,
+    SLOTS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Write ``G[t - 1]`` of some sources, for both samples."""
+    weights = synapses.to(tl.float32, bitcast=True)
+    slots = (synapses + t) & (SLOTS - 1)
+    one, two = weights * tl.gather(ring, slots, 1), weights * tl.gather(ring, slots + SLOTS, 1)
+    i = column * LANES + tl.arange(0, LANES)[:, None]
+    place = recurrent_ptr + (i + tl.arange(0, 2)[None, :] * SIZE)
+    tl.store(place, tl.sum(tl.join(one, two), 0))
+
+
+@triton.jit(do_not_specialize=["origin"])
 def _reverse(
-    grad_ptr, synapse_ptr, beta_ptr, ring_ptr, recurrent_ptr, v_ptr, level_ptr, mark_ptr,
-    current_ptr, time, batch, alpha, rho, damping,
-    NEURONS: tl.constexpr, SLOTS: tl.constexpr, RING: tl.constexpr, ROWS: tl.constexpr,
-    SIZE: tl.constexpr,
+    grad_ptr, synapse_ptr, beta_ptr, recurrent_ptr, v_ptr, level_ptr, mark_ptr, current_ptr,
+    origin, time, batch, alpha, rho, damping,
+    NEURONS: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Go back over all time steps with two samples.
 
-    G goes through memory, in turns through two places: threads have it in another order than the
-    neurons.
+    dI and G go through memory, G in turns through two places: other threads need them.
     """
     first = 2 * tl.program_id(0).to(tl.int64)
     i, sample = tl.arange(0, SIZE)[None, :], first + tl.arange(0, 2)[:, None]
     known = (i < NEURONS) & (sample < batch)
-    ring_ptr += first * RING
     recurrent_ptr += 2 * first * SIZE
-    slots = ring_ptr + tl.arange(0, 2)[:, None] * RING + i * (2 * SLOTS)
-    lanes = recurrent_ptr + tl.arange(0, 2)[:, None] * SIZE + i
+    lanes = recurrent_ptr + (i + tl.arange(0, 2)[:, None] * SIZE)
     beta = tl.load(beta_ptr + i, mask=i < NEURONS, other=0.0)
-    row = tl.arange(0, ROWS)[:, None] * NEURONS
-    synapses = tl.load(synapse_ptr + (row + i), mask=i < NEURONS, other=0)
     zero = tl.zeros((2, SIZE), tl.float32)
     dv, db, dz = zero, zero, zero
     step = tl.cast(batch, tl.int64) * NEURONS
     place = (time - 1) * step + sample * NEURONS + i
+    # origin is 0, which the compiler does not know: one value per thread and row, not four
+    synapse_ptr += origin
+    held = _column(synapse_ptr, 0, NEURONS, SIZE, LANES)
+    also_held = _column(synapse_ptr, 1, NEURONS, SIZE, LANES)
+    j, slot = tl.arange(0, SIZE)[:, None], tl.arange(0, 2 * SLOTS)[None, :]
+    held_by = slot // SLOTS
+    theirs = (j < NEURONS) & (first + held_by < batch)
+    # not contiguous along slots: this only orders the threads as the synapses
+    offset = tl.max_contiguous(held_by * NEURONS + j, (1, 2))
+    ring = tl.zeros((SIZE, 2 * SLOTS), tl.float32)
     for back in range(time):
         t = time - 1 - back
-        # what is read once does not go through the L1 cache, which is for synapses and ring
+        # what is read once does not go through the L1 cache, which is for synapses
         grad = tl.load(grad_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
         v = tl.load(v_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
         level = tl.load(level_ptr + place, mask=known, other=1.0, cache_modifier=".cg")
         mark = tl.load(mark_ptr + place, mask=known, other=0)
         last = tl.load(mark_ptr + place - step, mask=known & (t > 0), other=0)
-        change = (1 - alpha) * dv
-        tl.store(slots + (t & (SLOTS - 1)), change, mask=known)
-        tl.store(slots + (t & (SLOTS - 1)) + SLOTS, change, mask=known)
-        tl.store(current_ptr + place, change, mask=known)
-        tl.debug_barrier()  # other threads read the ring, and have written G
+        tl.store(current_ptr + place, (1 - alpha) * dv, mask=known)
+        tl.debug_barrier()  # other threads have written dI and G
+        new = ((slot & (SLOTS - 1)) == (t & (SLOTS - 1))) & theirs
+        ring = tl.load(current_ptr + origin + (t * step + first * NEURONS) + offset, new, ring)
         dz += grad.to(tl.float32) + tl.load(lanes + (back & 1) * (2 * SIZE))
         slope = damping * tl.maximum(1 - tl.abs(tl.div_rn(v, level) - 1), 0.0)
         ds = tl.where((mark & RESTED) != 0, dz * slope, 0.0)
@@ -184,9 +185,11 @@ def _reverse(
         dz = (1 - rho) * db - level * dv
         dv = alpha * dv + ds / level
         after = recurrent_ptr + ((back + 1) & 1) * (2 * SIZE)
-        _write_recurrent(
-            after, synapses, synapse_ptr, ring_ptr, t, NEURONS, SLOTS, RING, ROWS, SIZE
-        )
+        _write_recurrent(after, held, ring, t, 0, SLOTS, SIZE, LANES)
+        _write_recurrent(after, also_held, ring, t, 1, SLOTS, SIZE, LANES)
+        for column in range(2, (NEURONS + LANES - 1) // LANES):
+            synapses = _column(synapse_ptr, column, NEURONS, SIZE, LANES)
+            _write_recurrent(after, synapses, ring, t, column, SLOTS, SIZE, LANES)
         place -= step
 
 
@@ -239,17 +242,14 @@ def reverse(
         damping: the highest value of the surrogate.
     """
     time, batch, neurons = grad.shape
-    slots = _slots(span)
-    rows, size = triton.cdiv(neurons, ROWS) * ROWS, width(neurons)
+    slots, size = max(LANES // 2, _slots(span)), max(2 * LANES, width(neurons))
     pairs = triton.cdiv(batch, 2)
-    ring = grad.new_zeros(pairs, 2, rows, 2 * slots, dtype=torch.float32)
-    recurrent = grad.new_zeros(pairs, 2, 2, size, dtype=torch.float32)
+    recurrent = grad.new_zeros(pairs, 2, 2 * size, dtype=torch.float32)
     currents = torch.empty_like(saved.voltages)
     _reverse[(pairs,)](
-        grad.contiguous(), _packed(weight, delays, slots), beta.float(), ring, recurrent, *saved,
-        currents, time, batch, constants.decay, constants.adaptation_decay, damping,
-        NEURONS=neurons, SLOTS=slots, RING=rows * 2 * slots, ROWS=ROWS, SIZE=size,
-        num_warps=WARPS[1],
+        grad.contiguous(), _packed(weight, delays, slots), beta.float(), recurrent, *saved,
+        currents, 0, time, batch, constants.decay, constants.adaptation_decay, damping,
+        NEURONS=neurons, SLOTS=slots, SIZE=size, LANES=LANES, num_warps=WARPS[1],
     )  # fmt: skip
     return currents
 
@@ -260,11 +260,7 @@ def _slots(span: int) -> int:
 
 
 def _packed(weight: Tensor, delays: Tensor, slots: int) -> Tensor:
-    """Return for each weight the nearest number whose lowest bits are the delay, as int32.
-
-    Rows of zeros follow, which are read but have no effect.
-    """
+    """Return for each weight the nearest number whose lowest bits are the delay, as int32."""
     weight, bits = weight.detach().float().contiguous(), delays.int()
     near = ((weight.view(torch.int32) - bits + slots // 2) & -slots) | bits
-    packed = torch.where(weight.abs() < SMALLEST, bits, near).where(delays >= 0, 0)
-    return functional.pad(packed, (0, 0, 0, -len(packed) % ROWS + ROWS))
+    return torch.where(weight.abs() < SMALLEST, bits, near).where(delays >= 0, 0)
