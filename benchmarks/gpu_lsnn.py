@@ -37,7 +37,7 @@ WARMUP = 100  # iterations before parts are timed
 def images(side: int) -> Tensor:
     """Return the embedded digits as grey images of about the size and margin of MNIST's."""
     small = load("digits").train_images.float()
-    inner = side - side // 4
+    inner = side - 2 * (side // 8)
     large = F.interpolate(small, size=(inner, inner), mode="bilinear")
     return F.pad(large, [side // 8] * 4).round().clamp(0, 255).byte()
 
@@ -184,7 +184,7 @@ def plain(bench: Bench) -> None:
 
 
 def sweep(bench: Bench) -> None:
-    """Time both kernels with other numbers of warps, and rows backward."""
+    """Time both kernels with other numbers of warps."""
     from spikewire.kernels import adaptive
     from spikewire.nn.adaptive import DAMPING
 
@@ -194,18 +194,18 @@ def sweep(bench: Bench) -> None:
     with torch.no_grad():
         current = layer.inputs(training.model.encode(batch_of(training)[0]))  # pyright: ignore
     places = layer.synapses.weight, layer.synapses.delays, layer.synapses.span, layer.cell.beta
-    before = adaptive.WARPS, adaptive.ROWS
-    for warps in (1, 2, 4, 8):
-        adaptive.WARPS = warps, before[0][1]
+    before = adaptive.NEURONS_PER_WARP, adaptive.WARPS
+    for count in (32, 64, 128):
+        adaptive.NEURONS_PER_WARP = count
         run = lambda: adaptive.fire(current, *places, layer.dynamics)  # noqa: E731
-        bench.time(f"neurons, forward, {warps} warps", run)
+        bench.time(f"neurons, forward, {count} neurons per warp", run)
     _, saved = adaptive.fire(current, *places, layer.dynamics)
     grad = torch.randn_like(current)
-    for warps, rows in ((4, 8), (8, 8), (8, 16), (8, 32), (16, 16), (16, 32), (32, 32)):
-        adaptive.WARPS, adaptive.ROWS = (before[0][0], warps), rows
+    for warps in (8, 16):
+        adaptive.WARPS = warps
         run = lambda: adaptive.reverse(grad, saved, *places, layer.dynamics, DAMPING)  # noqa: E731
-        bench.time(f"neurons, backward, {warps} warps, {rows} rows", run)
-    adaptive.WARPS, adaptive.ROWS = before
+        bench.time(f"neurons, backward, {warps} warps", run)
+    adaptive.NEURONS_PER_WARP, adaptive.WARPS = before
 
 
 SECTIONS = {"parts": parts, "iteration": iteration, "plain": plain, "sweep": sweep}

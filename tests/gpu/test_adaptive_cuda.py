@@ -4,7 +4,7 @@ import pytest
 import torch
 from adaptive_reference import Forced
 
-from spikewire import kernels
+from spikewire import DeepR, kernels
 from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 
 pytestmark = pytest.mark.gpu
@@ -85,3 +85,25 @@ def test_gradients_are_those_of_plain_torch_where_spikes_are_equal():
     kernels.use("torch")
     for a, b in zip(found, run(layer, x, cost), strict=True):
         assert relative_error(a, b) < 1e-5
+
+
+@pytest.mark.parametrize("constraint", ["global", "layer"])
+def test_deep_r_keeps_its_counts_without_waiting_for_the_device(constraint):
+    layer, x = make(time=30, batch=8, rate=0.1)
+    optimizer = torch.optim.Adam(layer.parameters(), 1e-2, fused=True)
+    method = DeepR(connectivity=0.12, constraint=constraint, alpha=1e-2, temperature=0.0)
+    pruner = method.attach(layer, optimizer, total_steps=20)
+    before = pruner.masks()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            layer.zero_grad()
+            layer(x).sum().backward()
+            optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    after = pruner.masks()
+    assert all(bool((after[name] != before[name]).any()) for name in before)
+    sums = [[int(mask.sum()) for mask in masks.values()] for masks in (before, after)]
+    assert sum(sums[0]) == sum(sums[1]) == round(0.12 * (80 + 220) * 220)
+    assert constraint == "global" or sums[0] == sums[1]

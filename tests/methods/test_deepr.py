@@ -18,7 +18,7 @@ from reference import (
 from spikewire import DeepR, Pruner, SpikewireError
 from spikewire.config import resolve
 from spikewire.data import load
-from spikewire.methods.deepr import draw_layers
+from spikewire.methods.deepr import draw_layers, spread
 
 torch.set_num_threads(1)  # tiny tensors: threads only cost
 
@@ -187,6 +187,17 @@ def test_a_full_layer_gets_no_more_and_its_draws_go_to_the_others():
     assert draw_layers([1.0, 1e9, 1.0], [4, 5, 0], 9, generator) == [4, 5, 0]
     assert draw_layers([1.0, 2.0], [3, 3], 0, generator) == [0, 0]
     assert sum(draw_layers([1.0, 3.0], [1000, 1000], 500, generator)) == 500
+
+
+@pytest.mark.parametrize("count", [0, 1, 500, 1200])
+def test_draws_on_the_device_are_exact_and_in_proportion(count):
+    generator = torch.Generator().manual_seed(count)
+    weights, room = torch.tensor([1, 6, 3]), torch.tensor([1000, 200, 1000])
+    found = spread(weights, room, torch.tensor(count), 3000, generator)
+    assert sum(map(int, found)) == count
+    assert all(0 <= a <= b for a, b in zip(found, room, strict=True))
+    wide = spread(weights, room * 1000, torch.tensor(2000), 3000, generator)
+    assert [int(x) / 2000 for x in wide] == pytest.approx([0.1, 0.6, 0.3], abs=0.05)
 
 
 def test_a_layer_with_its_own_connectivity_keeps_its_count_under_the_global_constraint():

@@ -11,7 +11,7 @@ from torch.optim import SGD, Adadelta, Adam, RMSprop
 
 from spikewire import SpikewireError
 from spikewire.pruning.allocation import allocate, divide
-from spikewire.pruning.moments import masked_median, reset_moments_
+from spikewire.pruning.moments import masked_median, median_at, reset_moments_
 from spikewire.pruning.selection import random_mask, target_count
 from spikewire.pruning.selection import top_k_mask as top
 from spikewire.pruning.statistics import MaskCounter
@@ -162,3 +162,6 @@ def test_median_of_a_sample_is_near_the_whole_and_of_nothing_is_zero():
     assert masked_median(values, everywhere, at_most=1000) == pytest.approx(50_000, rel=0.01)
     assert masked_median(values, everywhere, at_most=10**6) == 50_000
     assert masked_median(values, ~everywhere) == 0
+    some = torch.rand(values.shape) < 0.1
+    for where in (everywhere, ~everywhere, some):
+        assert median_at(values, where) == masked_median(values, where, at_most=10**6)

@@ -3,17 +3,17 @@
 The equations are those of `spikewire.nn.adaptive`, whose plain-torch path is the twin.
 
 Forward, one program per sample advances all neurons. A spike adds the neuron's synapses to the
-currents of the next steps, which are kept in a ring of time slots; neurons that do not spike cost
-nothing. Backward, one program has two samples. The gradient of the spikes needs, for each synapse,
-dI of the target as many steps later as the delay is::
+currents of the next steps, which are kept in a ring of time slots, in registers; neurons that do
+not spike cost nothing. Backward, one program has two samples. The gradient of the spikes needs,
+for each synapse, dI of the target as many steps later as the delay is::
 
       G_i[t] = sum over j of W_ji dI_j[t + 1 + d_ji]
 
-dI of the last steps is kept in a ring, target by target, so that all synapses of one target read
-the same cache line; each value is there twice, so that no delay goes beyond the end. G[t - 1] needs
-dI[t] but not ds[t], so it is computed while step t runs: one barrier per step. To read 4 bytes per
-synapse instead of 5, the lowest bits of a weight are its delay: 4 of 24 bits for 8 to 15 delays,
-which changes the weights of G by 1e-6 at most.
+dI of the last steps is kept in a ring of time slots too, a row of both samples' slots per target,
+and a warp has one row: each thread gets the dI of its synapse from the thread of the right slot.
+G[t - 1] needs dI[t] but not ds[t], so it is computed while step t runs: one barrier per step. To
+read 4 bytes per synapse instead of 5, the lowest bits of a weight are its delay: 4 of 24 bits for
+up to 15 delays, which changes the weights of G by 1e-6 at most.
 """
 
 # Triton's tensors carry no types a checker could follow.
@@ -28,10 +28,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spikewire.kernels.delays import width
+from spikewire.kernels.delays import synapses_of, width
 
 LANES = 32  # sources whose synapses are read at once, backward: one per thread of a warp
-WARPS = 8, 16  # per program, forward and backward
+NEURONS_PER_WARP = 32  # forward
+WARPS = 16  # backward
 SMALLEST = 1e-37  # weights below it are 0: their bits would underflow
 FIRED, RESTED = tl.constexpr(1), tl.constexpr(2)  # bits of a mark
 
@@ -51,28 +52,16 @@ class Saved(NamedTuple):
 
 
 @triton.jit
-def _synapses(source, weight_ptr, delay_ptr, j, neurons):
-    """Return delays and weights of the synapses of a source; none where there is no such source."""
-    known = (j < neurons) & (source < neurons)
-    delay = tl.load(delay_ptr + source * neurons + j, mask=known, other=-1)
-    weight = tl.load(weight_ptr + source * neurons + j, mask=known, other=0.0)
-    return delay.to(tl.int32), weight
-
-
-@triton.jit
 def _fire(
-    current_ptr, weight_ptr, delay_ptr, beta_ptr, ring_ptr, spike_ptr, v_ptr, level_ptr, mark_ptr,
+    current_ptr, weight_ptr, delay_ptr, beta_ptr, spike_ptr, v_ptr, level_ptr, mark_ptr,
     time, batch, neurons, refractory, alpha, rho, threshold,
     SLOTS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Advance the neurons of one sample over all time steps.
-
-    A thread adds to the same targets j of all sources, so events need no barrier between them.
-    """
+    """Advance the neurons of one sample over all time steps."""
     sample = tl.program_id(0)
-    j = tl.arange(0, SIZE)
+    j, slot = tl.arange(0, SIZE), tl.arange(0, SLOTS)[:, None]
     known = j < neurons
-    ring_ptr += sample * SLOTS * neurons + j
+    ring = tl.zeros((SLOTS, SIZE), tl.float32)
     beta = tl.load(beta_ptr + j, mask=known, other=0.0)
     zero = tl.zeros((SIZE,), tl.float32)
     v, b, z = zero, zero, zero
@@ -89,26 +78,24 @@ def _fire(
         spikes = fires.to(tl.float32)
         waiting = tl.where(fires, j, SIZE)
         source = tl.min(waiting, 0)
-        delay, weight = _synapses(source, weight_ptr, delay_ptr, j, neurons)
+        delay, weight = synapses_of(source, weight_ptr, delay_ptr, j, neurons, neurons)
         tl.store(spike_ptr + place, spikes.to(spike_ptr.dtype.element_ty), mask=known)
         tl.store(v_ptr + place, v, mask=known)
         tl.store(level_ptr + place, level, mask=known)
         mark = tl.where(fires, FIRED, 0) + tl.where(rested, RESTED, 0)
         tl.store(mark_ptr + place, mark.to(tl.int8), mask=known)
-        slot = ring_ptr + (t & (SLOTS - 1)) * neurons
-        tl.debug_barrier()  # other threads have added to this slot
-        received = tl.load(slot, mask=known, other=0.0)
-        tl.store(slot, zero, mask=known)
-        v = alpha * v + (1 - alpha) * (current.to(tl.float32) + received) - z * level
+        here = slot == (t & (SLOTS - 1))
+        received = current.to(tl.float32) + tl.sum(tl.where(here, ring, 0.0), 0)
+        ring = tl.where(here, 0.0, ring)
+        v = alpha * v + (1 - alpha) * received - z * level
         quiet = tl.where(fires, 0, quiet + 1)
         z = spikes
         while source < SIZE:
             waiting = tl.where(waiting == source, SIZE, waiting)
             source = tl.min(waiting, 0)
-            later = ring_ptr + ((t + 1 + delay) & (SLOTS - 1)) * neurons
-            total = tl.load(later, mask=delay >= 0, other=0.0) + weight
-            tl.store(later, total, mask=delay >= 0)
-            delay, weight = _synapses(source, weight_ptr, delay_ptr, j, neurons)
+            target = ((t + 1 + delay) & (SLOTS - 1))[None, :]
+            ring = tl.where(slot == target, ring + weight[None, :], ring)
+            delay, weight = synapses_of(source, weight_ptr, delay_ptr, j, neurons, neurons)
         current = after
         place += batch * neurons
 
@@ -214,13 +201,12 @@ def fire(
     spikes = torch.empty_like(current)
     voltages, levels = (torch.empty_like(current, dtype=torch.float32) for _ in range(2))
     marks = torch.empty_like(current, dtype=torch.int8)
-    slots, size = _slots(span), width(neurons)
-    ring = current.new_zeros(batch, slots, neurons, dtype=torch.float32)
+    size = width(neurons)
     _fire[(batch,)](
-        current, weight.T.contiguous().float(), delays.T.contiguous(), beta.float(), ring, spikes,
+        current, weight.T.contiguous().float(), delays.T.contiguous(), beta.float(), spikes,
         voltages, levels, marks, time, batch, neurons, constants.refractory, constants.decay,
         constants.adaptation_decay, constants.threshold,
-        SLOTS=slots, SIZE=size, num_warps=min(WARPS[0], size // 32),
+        SLOTS=_slots(span), SIZE=size, num_warps=max(1, min(size // NEURONS_PER_WARP, 32)),
     )  # fmt: skip
     return spikes, Saved(voltages, levels, marks)
 
@@ -249,7 +235,7 @@ def reverse(
     _reverse[(pairs,)](
         grad.contiguous(), _packed(weight, delays, slots), beta.float(), recurrent, *saved,
         currents, 0, time, batch, constants.decay, constants.adaptation_decay, damping,
-        NEURONS=neurons, SLOTS=slots, SIZE=size, LANES=LANES, num_warps=WARPS[1],
+        NEURONS=neurons, SLOTS=slots, SIZE=size, LANES=LANES, num_warps=WARPS,
     )  # fmt: skip
     return currents
 

@@ -35,34 +35,47 @@ def warps(lanes: int) -> int:
 
 
 @triton.jit
+def synapses_of(source, weight_ptr, delay_ptr, j, sources, targets):
+    """Return delays and weights of a source's synapses; weight 0 where there is none."""
+    known = (j < targets) & (source < sources)
+    delay = tl.load(delay_ptr + source * targets + j, mask=known, other=-1).to(tl.int32)
+    weight = tl.load(weight_ptr + source * targets + j, mask=known, other=0.0)
+    return delay, tl.where(delay >= 0, weight, 0.0)
+
+
+@triton.jit
 def _currents(
     x_ptr, weight_ptr, delay_ptr, y_ptr, time, batch, inputs, outputs, span,
-    CHUNK: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
+    CHUNK: tl.constexpr, SLOTS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Add the currents of all inputs that reach some time steps of one sample.
-
-    A thread always reads and writes the same outputs j, so no two threads meet.
-    """
+    """Sum the currents of some time steps of one sample, in a ring of later steps."""
     sample, first = tl.program_id(0), tl.program_id(1) * CHUNK
-    end = tl.minimum(first + CHUNK, time)
     i, j = tl.arange(0, INPUTS), tl.arange(0, OUTPUTS)
-    y_ptr += sample.to(tl.int64) * outputs + j
-    for t in range(tl.maximum(first - span + 1, 0), end):
-        row = x_ptr + (tl.cast(t, tl.int64) * batch + sample) * inputs
-        x = tl.load(row + i, mask=i < inputs, other=0.0).to(tl.float32)
-        waiting = tl.where(x != 0, i, INPUTS)
+    slot = tl.arange(0, SLOTS)[:, None]
+    ring = tl.zeros((SLOTS, OUTPUTS), tl.float32)
+    start = tl.maximum(first - span + 1, 0)
+    row = tl.cast(start, tl.int64) * batch + sample
+    x = tl.load(x_ptr + row * inputs + i, mask=i < inputs, other=0.0)
+    end = tl.minimum(first + CHUNK, time)
+    for t in range(start, end):
+        after = x_ptr + (row + batch) * inputs + i
+        later = tl.load(after, mask=(i < inputs) & (t + 1 < end), other=0.0)
+        values = x.to(tl.float32)
+        waiting = tl.where(values != 0, i, INPUTS)
         source = tl.min(waiting, 0)
         while source < INPUTS:
-            place = source * outputs + j
-            delay = tl.load(delay_ptr + place, mask=j < outputs, other=-1).to(tl.int32)
-            weight = tl.load(weight_ptr + place, mask=j < outputs, other=0.0)
-            value = tl.sum(tl.where(i == source, x, 0.0), 0)
+            delay, weight = synapses_of(source, weight_ptr, delay_ptr, j, inputs, outputs)
+            value = tl.sum(tl.where(i == source, values, 0.0), 0)
             waiting = tl.where(waiting == source, INPUTS, waiting)
             source = tl.min(waiting, 0)
-            target = t + delay
-            inside = (delay >= 0) & (target >= first) & (target < end)
-            y = y_ptr + target.to(tl.int64) * (batch * outputs)
-            tl.store(y, tl.load(y, mask=inside, other=0.0) + value * weight, mask=inside)
+            target = ((t + delay) & (SLOTS - 1))[None, :]
+            ring = tl.where(slot == target, ring + (value * weight)[None, :], ring)
+        here = slot == (t & (SLOTS - 1))
+        y = tl.sum(tl.where(here, ring, 0.0), 0)
+        ring = tl.where(here, 0.0, ring)
+        tl.store(y_ptr + row * outputs + j, y, mask=(j < outputs) & (t >= first))
+        x = later
+        row += batch
 
 
 @triton.jit
@@ -129,12 +142,13 @@ def currents(x: Tensor, weight: Tensor, delays: Tensor, span: int) -> Tensor:
     """
     time, batch, inputs = x.shape
     outputs = len(weight)
-    y = x.new_zeros(time, batch, outputs, dtype=torch.float32)
+    y = x.new_empty(time, batch, outputs, dtype=torch.float32)
     lanes = width(outputs)
     _currents[(batch, triton.cdiv(time, CHUNK))](
         x.contiguous(), weight.T.contiguous().float(), delays.T.contiguous(), y,
         time, batch, inputs, outputs, span,
-        CHUNK=CHUNK, INPUTS=width(inputs), OUTPUTS=lanes, num_warps=warps(lanes),
+        CHUNK=CHUNK, SLOTS=triton.next_power_of_2(span), INPUTS=width(inputs), OUTPUTS=lanes,
+        num_warps=max(1, lanes // 64),
     )  # fmt: skip
     return y
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,13 +70,13 @@ class DeepR(Masked):
         """Add penalty and noise, drop what turned negative, regrow as many at random."""
         generators = [pruner.device_generator(layer.weight.device) for layer in layers]
         dropped = [self.drop_(*pair) for pair in zip(layers, generators, strict=True)]
-        freed = 0
-        for layer, generator, count in zip(layers, generators, read(dropped), strict=True):
+        freed: int | Tensor = 0
+        for layer, generator, count in zip(layers, generators, known(dropped), strict=True):
             if self.constraint == "layer" or layer.connectivity is not None:
                 self.regrow_some_(layer, count, generator)
             else:
-                freed += count
-        if freed:
+                freed = freed + count
+        if isinstance(freed, Tensor) or freed:
             self.regrow_anywhere_(pruner, freed)
 
     def drop_(self, layer: Layer, generator: torch.Generator) -> Tensor:
@@ -90,28 +91,57 @@ class DeepR(Masked):
         mask &= ~dropped  # they may be drawn again: at connectivity 1 there are no others
         return dropped.sum()
 
-    def regrow_some_(self, layer: Layer, count: int, generator: torch.Generator) -> None:
+    def regrow_some_(self, layer: Layer, count: int | Tensor, generator: torch.Generator) -> None:
         """Draw some of the layer's dormant synapses."""
-        if count:
+        if isinstance(count, Tensor) or count:
             self.regrow_(layer, random_mask(~layer.state["mask"], count, generator))
 
-    def regrow_anywhere_(self, pruner: Pruner, freed: int) -> None:
+    def regrow_anywhere_(self, pruner: Pruner, freed: int | Tensor) -> None:
         """Draw layers for the freed places, then dormant synapses in them."""
         layers = [layer for layer in pruner.all_layers() if layer.connectivity is None]
         weights = [layer.state["count"] for layer in layers]
         room = [(~layer.state["mask"]).sum() for layer in layers]
-        numbers = read([*weights, *room])
-        counts = draw_layers(
-            numbers[: len(layers)], numbers[len(layers) :], freed, pruner.generator
-        )
+        if isinstance(freed, Tensor):
+            generator = pruner.device_generator(freed.device)
+            sizes = sum(layer.weight.numel() for layer in layers)
+            counts = spread(torch.stack(weights), torch.stack(room), freed, sizes, generator)
+        else:
+            counts = draw_layers(known(weights), known(room), freed, pruner.generator)
         for layer, count in zip(layers, counts, strict=True):
             generator = pruner.device_generator(layer.weight.device)
             self.regrow_some_(layer, count, generator)
 
 
-def read(counts: Sequence[Tensor]) -> list[int]:
-    """Return counts of several devices; the host waits once."""
-    return torch.stack([x.to(counts[0].device) for x in counts]).tolist() if counts else []
+def known(counts: Sequence[Tensor]) -> list[Any]:
+    """Return counts as whole numbers, except those of one GPU: it is not waited for."""
+    alone = len({count.device for count in counts}) == 1
+    return list(counts) if alone and counts[0].is_cuda else [int(count) for count in counts]
+
+
+def spread(
+    weights: Tensor, room: Tensor, count: Tensor, most: int, generator: torch.Generator
+) -> list[Tensor]:
+    """Return how many of `count` draws, in proportion to `weights`, each layer gets.
+
+    As `draw_layers`, on a device that is not waited for. Draws beyond the room of a layer go to the
+    first layers that have some.
+
+    Args:
+        weights: one positive number per layer.
+        room: the most each layer can take.
+        count: number of draws, at most the sum of `room`.
+        most: what `count` cannot exceed.
+        generator: of the device of the others.
+    """
+    limits = weights.cumsum(0, dtype=torch.float32)
+    points = torch.rand(most, generator=generator, device=weights.device) * limits[-1]
+    picks = torch.bucketize(points, limits, right=True).clamp(max=len(weights) - 1)
+    valid = torch.arange(most, device=weights.device) < count
+    wanted = torch.stack([((picks == layer) & valid).sum() for layer in range(len(weights))])
+    counts = wanted.minimum(room)
+    free = room - counts
+    before = free.cumsum(0) - free
+    return list(counts + (count - counts.sum() - before).clamp(min=0).minimum(free))
 
 
 def draw_layers(

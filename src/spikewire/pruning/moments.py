@@ -12,6 +12,7 @@ from torch import Tensor, optim
 from torch.optim import Optimizer
 
 from spikewire.pruning.layers import Layer
+from spikewire.pruning.selection import kth_largest
 
 _FIRST_MOMENTS = ("exp_avg", "momentum_buffer", "grad_avg", "mu_product")
 _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_inf", "sum", "acc_delta")
@@ -41,11 +42,20 @@ def reset_moments_(optimizer: Optimizer, weight: Tensor, regrown: Tensor, presen
 
 
 def masked_median(values: Tensor, where: Tensor, at_most: int = 65_536) -> Tensor:
-    """Return the median of ``values[where]``, of an even sample if there are very many."""
+    """Return the median of ``values[where]``; on a CPU of an even sample if there are very many."""
+    if values.is_cuda:
+        return median_at(values, where)
     chosen = values[where]
     if not chosen.numel():
         return values.new_zeros(())
     return chosen[:: max(1, chosen.numel() // at_most)].median()
+
+
+def median_at(values: Tensor, where: Tensor) -> Tensor:
+    """Return the median of ``values[where]``, 0 if there are none; a GPU is not waited for."""
+    count = where.sum()
+    middle = kth_largest(values.where(where, -torch.inf), count - (count - 1) // 2)
+    return middle.where(count > 0, 0.0)
 
 
 def cancel_weight_decay_(layer: Layer, absent: Tensor) -> None:

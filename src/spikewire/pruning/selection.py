@@ -80,8 +80,14 @@ def require_finite(scores: Sequence[Tensor]) -> Sequence[Tensor]:
     return scores
 
 
-def random_mask(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return a mask of `count` places drawn at random, without repetition, where `allowed`."""
+def random_mask(allowed: Tensor, count: int | Tensor, generator: torch.Generator) -> Tensor:
+    """Return a mask of `count` places drawn at random, without repetition, where `allowed`.
+
+    A number that a GPU has computed may be given as a 0-d tensor: it is not waited for.
+    """
+    if isinstance(count, Tensor):
+        keys = torch.rand(allowed.shape, generator=generator, device=allowed.device)
+        return top_k_mask(keys.where(allowed, -1.0), count)
     places = allowed.flatten().nonzero().flatten()
     order = torch.randperm(places.numel(), generator=generator, device=allowed.device)
     chosen = torch.zeros(allowed.numel(), dtype=torch.bool, device=allowed.device)
