@@ -14,12 +14,15 @@ with forward and backward as a CUDA graph (the default), and the same in plain t
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -92,10 +95,24 @@ def batch_of(training: Training) -> tuple[Tensor, Tensor]:
     return next(iter(training.train.epoch(0)))
 
 
-def train(bench: Bench, training: Training, count: int) -> None:
-    """Take some steps."""
-    for _ in range(2 if bench.cpu else count):
-        training.step(*batch_of(training))
+def batches(training: Training) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return the batches of one epoch after the other."""
+    for number in count():
+        yield from training.train.epoch(number)
+
+
+def steps(training: Training) -> Callable[[], Tensor]:
+    """Return a function that takes the next step."""
+    source = batches(training)
+    return lambda: training.step(*next(source))
+
+
+def train(bench: Bench, training: Training, number: int) -> Callable[[], Tensor]:
+    """Take some steps; return a function that takes the next one."""
+    step = steps(training)
+    for _ in range(2 if bench.cpu else number):
+        step()
+    return step
 
 
 def parts(bench: Bench) -> None:
@@ -120,7 +137,8 @@ def parts(bench: Bench) -> None:
     _readout(bench, training, own, labels)
     training.learn(pixels, labels)
     bench.time("optimizer and pruner", training.optimizer.step)
-    bench.time("batch", lambda: batch_of(training))
+    source = batches(training)
+    bench.time("batch", lambda: next(source))
 
 
 def _backward_parts(bench: Bench, layer: Any, x: Tensor, current: Tensor, own: Tensor) -> None:
@@ -160,13 +178,10 @@ def _readout(bench: Bench, training: Training, own: Tensor, labels: Tensor) -> N
 def iteration(bench: Bench) -> None:
     """Time whole iterations, eager and with the CUDA graph, per method."""
     training = bench.training(graph=False)
-    train(bench, training, WARMUP)
-    bench.time("iteration, eager, deepr", lambda: training.step(*batch_of(training)))
+    bench.time("iteration, eager, deepr", train(bench, training, WARMUP))
     for method in METHODS:
         training = bench.training(method)
-        train(bench, training, WARMUP)
-        step = lambda t=training: t.step(*batch_of(t))  # noqa: E731
-        bench.time(f"iteration, CUDA graph, {method}", step, 50)
+        bench.time(f"iteration, CUDA graph, {method}", train(bench, training, WARMUP), 50)
 
 
 def plain(bench: Bench) -> None:
@@ -176,9 +191,7 @@ def plain(bench: Bench) -> None:
         for graph in (False, True):
             training = bench.training(graph=graph)
             name = "CUDA graph" if graph else "eager"
-            bench.time(
-                f"iteration, plain torch, {name}", lambda t=training: t.step(*batch_of(t)), 3
-            )
+            bench.time(f"iteration, plain torch, {name}", steps(training), 3)
     finally:
         kernels.use(before)
 
@@ -195,10 +208,10 @@ def sweep(bench: Bench) -> None:
         current = layer.inputs(training.model.encode(batch_of(training)[0]))  # pyright: ignore
     places = layer.synapses.weight, layer.synapses.delays, layer.synapses.span, layer.cell.beta
     before = adaptive.NEURONS_PER_WARP, adaptive.WARPS
-    for count in (32, 64, 128):
-        adaptive.NEURONS_PER_WARP = count
+    for number in (32, 64, 128):
+        adaptive.NEURONS_PER_WARP = number
         run = lambda: adaptive.fire(current, *places, layer.dynamics)  # noqa: E731
-        bench.time(f"neurons, forward, {count} neurons per warp", run)
+        bench.time(f"neurons, forward, {number} neurons per warp", run)
     _, saved = adaptive.fire(current, *places, layer.dynamics)
     grad = torch.randn_like(current)
     for warps in (8, 16):
@@ -208,7 +221,107 @@ def sweep(bench: Bench) -> None:
     adaptive.NEURONS_PER_WARP, adaptive.WARPS = before
 
 
-SECTIONS = {"parts": parts, "iteration": iteration, "plain": plain, "sweep": sweep}
+def products(bench: Bench) -> None:
+    """Time the other way to go back: one TF32 matrix product and one kernel per time step."""
+    from spikewire.kernels import adaptive
+    from spikewire.nn.adaptive import DAMPING
+
+    training = bench.training(graph=False)
+    train(bench, training, WARMUP)
+    layer: Any = training.model.rec1
+    synapses = layer.synapses
+    with torch.no_grad():
+        current = layer.inputs(training.model.encode(batch_of(training)[0]))  # pyright: ignore
+        places = synapses.weight, synapses.delays, synapses.span, layer.cell.beta
+        _, saved = adaptive.fire(current, *places, layer.dynamics)
+        grad = torch.randn_like(current)
+        future = torch.cat(synapses.parts())
+        back = Products(grad, saved, future, layer)
+        expected = adaptive.reverse(grad, saved, *places, layer.dynamics, DAMPING)
+        error = float((back() - expected).norm() / expected.norm())
+        print(f"relative error of TF32 products: {error:.1e}")
+        bench.time("neurons, backward, TF32 products", captured(bench, back))
+
+
+def captured(bench: Bench, step: Callable[[], object]) -> Callable[[], object]:
+    """Return a step that replays one CUDA graph; on a CPU the step itself."""
+    if bench.cpu:
+        return step
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+@triton.jit
+def _retreat(
+    dz_ptr, v_ptr, level_ptr, mark_ptr, last_ptr, beta_ptr, state_ptr, current_ptr, row, first,
+    size, total, alpha, rho, damping, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Go one time step back."""
+    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside, neuron = place < total, place % size
+    dv = tl.load(state_ptr + place, mask=inside, other=0.0)
+    db = tl.load(state_ptr + total + place, mask=inside, other=0.0)
+    dz = tl.load(state_ptr + 2 * total + place, mask=inside, other=0.0)
+    dz += tl.load(dz_ptr + place, mask=inside, other=0.0)
+    v = tl.load(v_ptr + place, mask=inside, other=0.0)
+    level = tl.load(level_ptr + place, mask=inside, other=1.0)
+    rested = (tl.load(mark_ptr + place, mask=inside, other=0) & 2) != 0
+    last = tl.load(last_ptr + place, mask=inside & (first == 0), other=0)
+    slope = damping * tl.maximum(1 - tl.abs(v / level - 1), 0.0)
+    ds = tl.where(rested, dz * slope, 0.0)
+    beta = tl.load(beta_ptr + neuron, mask=inside, other=0.0)
+    db = rho * db - beta * (ds * v / (level * level) + (last & 1).to(tl.float32) * dv)
+    there = (place // size).to(tl.int64) * row + neuron
+    tl.store(current_ptr + there, (1 - alpha) * dv, mask=inside)
+    tl.store(state_ptr + place, alpha * dv + ds / level, mask=inside)
+    tl.store(state_ptr + total + place, db, mask=inside)
+    tl.store(state_ptr + 2 * total + place, (1 - rho) * db - level * dv, mask=inside)
+
+
+@dataclass
+class Products:
+    """The backward pass by one matrix product per time step over all delays."""
+
+    grad: Tensor
+    saved: Any
+    future: Tensor
+    layer: Any
+
+    def __call__(self) -> Tensor:
+        """Return dI, ``[time, batch, neurons]``."""
+        from spikewire.nn.adaptive import DAMPING
+
+        time, batch, size = self.grad.shape
+        span, dynamics = self.layer.synapses.span, self.layer.dynamics
+        currents = self.grad.new_zeros(batch, time + span, size)
+        state = self.grad.new_zeros(3, batch, size)
+        constants = dynamics.decay, dynamics.adaptation_decay, DAMPING
+        before, torch.backends.cuda.matmul.allow_tf32 = (
+            torch.backends.cuda.matmul.allow_tf32,
+            True,
+        )
+        for t in reversed(range(time)):
+            later = currents[:, t + 1 : t + 1 + span].flatten(1)
+            dz = torch.addmm(self.grad[t], later, self.future)
+            v, level, marks = (x[t] for x in self.saved)
+            last, row = self.saved[2][max(t - 1, 0)], (time + span) * size
+            _retreat[(triton.cdiv(batch * size, 256),)](
+                dz, v, level, marks, last, self.layer.cell.beta, state, currents[:, t], row,
+                int(t == 0), size, batch * size, *constants, SIZE=256,
+            )  # fmt: skip
+        torch.backends.cuda.matmul.allow_tf32 = before
+        return currents[:, :time].transpose(0, 1)
+
+
+SECTIONS = {
+    "parts": parts,
+    "iteration": iteration,
+    "plain": plain,
+    "sweep": sweep,
+    "products": products,
+}
 
 
 def main() -> None:

@@ -85,8 +85,14 @@ def event_driven(x: Tensor, weight: Tensor, span: int) -> bool:
     Raises:
         SpikewireError: "triton" was chosen, but the tensor is on the CPU and not interpreted.
     """
-    fits = max(weight.shape) <= MAX_ROW and span <= MAX_SPAN and x.numel() > 0
-    return fits and x.dtype in DTYPES and weight.dtype in DTYPES and fused(x.device.type)
+    fits = x.ndim == 3 and max(weight.shape) <= MAX_ROW and span <= MAX_SPAN
+    return (
+        fits
+        and x.numel() > 0
+        and x.dtype in DTYPES
+        and weight.dtype in DTYPES
+        and fused(x.device.type)
+    )
 
 
 def same_layout(*weights: Tensor) -> bool:
