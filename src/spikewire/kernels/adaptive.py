@@ -127,6 +127,7 @@ def _reverse(
     grad_ptr, synapse_ptr, beta_ptr, recurrent_ptr, v_ptr, level_ptr, mark_ptr, current_ptr,
     origin, time, batch, alpha, rho, damping,
     NEURONS: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr,
+    HELD: tl.constexpr,
 ):  # fmt: skip
     """Go back over all time steps with two samples.
 
@@ -144,8 +145,9 @@ def _reverse(
     place = (time - 1) * step + sample * NEURONS + i
     # origin is 0, which the compiler does not know: one value per thread and row, not four
     synapse_ptr += origin
-    held = _column(synapse_ptr, 0, NEURONS, SIZE, LANES)
-    also_held = _column(synapse_ptr, 1, NEURONS, SIZE, LANES)
+    if HELD:
+        held = _column(synapse_ptr, 0, NEURONS, SIZE, LANES)
+        also_held = _column(synapse_ptr, 1, NEURONS, SIZE, LANES)
     j, slot = tl.arange(0, SIZE)[:, None], tl.arange(0, 2 * SLOTS)[None, :]
     held_by = slot // SLOTS
     theirs = (j < NEURONS) & (first + held_by < batch)
@@ -172,9 +174,10 @@ def _reverse(
         dz = (1 - rho) * db - level * dv
         dv = alpha * dv + ds / level
         after = recurrent_ptr + ((back + 1) & 1) * (2 * SIZE)
-        _write_recurrent(after, held, ring, t, 0, SLOTS, SIZE, LANES)
-        _write_recurrent(after, also_held, ring, t, 1, SLOTS, SIZE, LANES)
-        for column in range(2, (NEURONS + LANES - 1) // LANES):
+        if HELD:
+            _write_recurrent(after, held, ring, t, 0, SLOTS, SIZE, LANES)
+            _write_recurrent(after, also_held, ring, t, 1, SLOTS, SIZE, LANES)
+        for column in range(HELD, (NEURONS + LANES - 1) // LANES):
             synapses = _column(synapse_ptr, column, NEURONS, SIZE, LANES)
             _write_recurrent(after, synapses, ring, t, column, SLOTS, SIZE, LANES)
         place -= step
@@ -235,7 +238,8 @@ def reverse(
     _reverse[(pairs,)](
         grad.contiguous(), _packed(weight, delays, slots), beta.float(), recurrent, *saved,
         currents, 0, time, batch, constants.decay, constants.adaptation_decay, damping,
-        NEURONS=neurons, SLOTS=slots, SIZE=size, LANES=LANES, num_warps=WARPS,
+        NEURONS=neurons, SLOTS=slots, SIZE=size, LANES=LANES,
+        HELD=2 if size * slots <= 256 * 16 else 0, num_warps=WARPS,
     )  # fmt: skip
     return currents
 
