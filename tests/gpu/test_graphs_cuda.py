@@ -1,12 +1,13 @@
 """A step replayed as a CUDA graph equals the step run from Python."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from spikewire.config import Config
+from spikewire.config import Config, resolve
 from spikewire.data import Dataset
 from spikewire.pruning import meter
 from spikewire.train.cuda_graph import Graph
@@ -110,6 +111,23 @@ def test_steps_that_count_spikes_are_a_graph_of_their_own(monkeypatch):
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     assert sums[0][-1] == sums[1][-1], "the same images"
     assert float(sums[1].sum()) == pytest.approx(float(sums[0].sum()), rel=0.05)
+
+
+@pytest.mark.parametrize("method", ["budget", "upr"])
+def test_a_residual_network_is_captured_for_every_number_of_time_steps(method):
+    """At 1, 2 and 4 time steps, with targets in synapses, as the preset cifar100-sew18."""
+    data, losses = noise(), []
+    for graph in (False, True):
+        config = resolve("cifar100-sew18", flags={"method": method, "width": "0.125"})
+        config = replace(config, dataset="cifar10", epochs=5, batch_size=16, graph=graph)
+        config = replace(config, options=config.options | {"synapses": 0.1})
+        training = prepare(config, data)
+        batches = [batch for epoch in range(5) for batch in training.train.epoch(epoch)]
+        losses.append([training.step(*batch).item() for batch in batches])
+    assert training.model.time_steps == 4
+    assert isinstance(training.compute, Graph)
+    assert losses[1][:8] == pytest.approx(losses[0][:8], rel=0.02)  # later, rounding has grown
+    assert all(map(math.isfinite, losses[1]))
 
 
 def test_a_stopped_run_is_captured_again(tmp_path):
