@@ -30,6 +30,7 @@ from spikewire import kernels
 from spikewire.config import resolve
 from spikewire.data import Dataset, load
 from spikewire.data.sequence import to_sequence
+from spikewire.nn.sequence import run_layers
 from spikewire.train.step import Training, prepare
 
 Row = dict[str, Any]
@@ -167,9 +168,10 @@ def _readout(bench: Bench, training: Training, own: Tensor, labels: Tensor) -> N
     """Time penalty, readout and loss, forward and backward."""
     model: Any = training.model
 
+    layers = [model.rates, model.fc2, model.leaky, model.last]
+
     def step() -> None:
-        spikes = own.detach().requires_grad_()
-        output = model.last(model.leaky(model.fc2(model.rates(spikes))))
+        output = run_layers(layers, own.detach().requires_grad_(), len(own))
         training.loss(output, labels).backward()
 
     bench.time("penalty, readout and loss, forward and backward", step)
@@ -241,6 +243,18 @@ def products(bench: Bench) -> None:
         error = float((back() - expected).norm() / expected.norm())
         print(f"relative error of TF32 products: {error:.1e}")
         bench.time("neurons, backward, TF32 products", captured(bench, back))
+
+
+def profile(bench: Bench) -> None:
+    """Print what the optimizer and the pruner spend their time on."""
+    training = bench.training(graph=False)
+    train(bench, training, WARMUP)
+    training.learn(*batch_of(training))
+    with torch.profiler.profile() as profiler:
+        for _ in range(5):
+            training.optimizer.step()
+        bench.wait()
+    print(profiler.key_averages().table(sort_by="cpu_time_total", row_limit=25))
 
 
 def captured(bench: Bench, step: Callable[[], object]) -> Callable[[], object]:
@@ -321,6 +335,7 @@ SECTIONS = {
     "plain": plain,
     "sweep": sweep,
     "products": products,
+    "profile": profile,
 }
 
 

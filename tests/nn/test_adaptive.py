@@ -12,6 +12,8 @@ from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 from spikewire.nn.crossings import Crossings
 from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.penalty import RatePenalty
+from spikewire.nn.recurrent import LastSteps, LeakyIntegrator
+from spikewire.nn.sequence import run_layers
 from spikewire.runs import RunDir
 
 
@@ -147,6 +149,26 @@ def test_sources_have_one_sign_and_deep_r_keeps_it():
     for weight, count in ((layer.inputs.weight, 2), (layer.synapses.weight, 3)):
         assert (weight[:, :count] <= 0).all()
         assert (weight[:, count:] >= 0).all()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_readout_of_the_last_steps_is_the_same_with_the_filter_first(bias):
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(7, 4, bias=bias).double()
+    tail = [linear, LeakyIntegrator(20.0), LastSteps(0.1)]
+    x = torch.rand(150, 3, 7, dtype=torch.float64, requires_grad=True)
+    expected = tail[2](tail[1](linear(x)))
+    found = run_layers(tail, x, 150)
+    torch.testing.assert_close(found, expected)
+    leaves = [x, *linear.parameters()]
+    cost = torch.randn_like(found)
+    grads = [torch.autograd.grad((y * cost).sum(), leaves) for y in (found, expected)]
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b)
+    calls = []
+    linear.register_forward_hook(lambda *_: calls.append(1))
+    torch.testing.assert_close(run_layers(tail, x, 150), expected)
+    assert calls == [1], "a hook sees its layer"
 
 
 def test_bad_arguments_are_refused():

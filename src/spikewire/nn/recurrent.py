@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from spikewire.errors import check
 from spikewire.nn.membrane import NeuronConstants, fire_
@@ -169,10 +170,14 @@ class LeakyIntegrator(nn.Module):
 
         ``y[t] = sum over s <= t of (1 - 1 / tau)^(t - s) I[s] / tau``
         """
+        return (self.window(current) @ current.flatten(1)).view_as(current)
+
+    def window(self, current: Tensor, last: int | None = None) -> Tensor:
+        """Return what each time step adds to the voltage of each of the last steps: a matrix."""
         steps = torch.arange(len(current), device=current.device)
-        age = steps[:, None] - steps
+        age = steps[-last if last else 0 :, None] - steps
         decay = (1 - 1 / self.tau) ** age.clamp(min=0).to(current.dtype) / self.tau
-        return (decay.where(age >= 0, 0.0) @ current.flatten(1)).view_as(current)
+        return decay.where(age >= 0, 0.0)
 
     def extra_repr(self) -> str:
         """Show the time constant."""
@@ -197,11 +202,34 @@ class LastSteps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the last part of ``[time, ...]``."""
-        return x[-max(1, round(self.fraction * len(x))) :]
+        return x[-self.count(len(x)) :]
+
+    def count(self, steps: int) -> int:
+        """Return how many of `steps` time steps are kept."""
+        return max(1, round(self.fraction * steps))
 
     def extra_repr(self) -> str:
         """Show the fraction."""
         return f"fraction={self.fraction:g}"
+
+
+def read_last(linear: nn.Linear, leaky: LeakyIntegrator, last: LastSteps, x: Tensor) -> Tensor:
+    """Return ``last(leaky(linear(x)))``, where only the time steps that are read are computed.
+
+    Filter and synapses commute, so the filter, over few steps, comes first::
+
+        y[t] = W (D x)[t] + b (D 1)[t]
+
+    Args:
+        linear: synapses.
+        leaky: the filter over time.
+        last: the steps that are read.
+        x: ``[time, batch, inputs]``.
+    """
+    window = leaky.window(x, last.count(len(x)))
+    y = (window @ x.flatten(1)).unflatten(1, x.shape[1:])
+    y = functional.linear(y, linear.weight)
+    return y if linear.bias is None else y + window.sum(1)[:, None, None] * linear.bias
 
 
 def is_hooked(*modules: nn.Module) -> bool:

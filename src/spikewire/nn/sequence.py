@@ -18,7 +18,14 @@ from spikewire.nn.encoding import Bernoulli
 from spikewire.nn.fusion import find_groups, run_group
 from spikewire.nn.neurons import Neuron
 from spikewire.nn.penalty import RatePenalty
-from spikewire.nn.recurrent import LastSteps, LeakyIntegrator, Recurrent
+from spikewire.nn.recurrent import (
+    MAX_LOOP,
+    LastSteps,
+    LeakyIntegrator,
+    Recurrent,
+    is_hooked,
+    read_last,
+)
 
 
 class Dropout(nn.Module):
@@ -127,9 +134,19 @@ def run_layers(layers: Iterable[nn.Module], x: Tensor, steps: int) -> Tensor:
     Returns:
         Output of the last ``[time, batch, ...]``, where time may still be 1.
     """
-    for group in find_groups(layers, fusible(x, steps)):
+    groups = find_groups(layers, fusible(x, steps))
+    tail = groups[-3:] if steps > MAX_LOOP and _reads_last(groups[-3:]) else []
+    for group in groups[: len(groups) - len(tail)]:
         x = run(group, x, steps)
-    return x
+    return read_last(*(layer for (layer,) in tail), x) if tail else x  # pyright: ignore
+
+
+def _reads_last(tail: Sequence[Sequence[nn.Module]]) -> bool:
+    """Return whether these are synapses, a leaky filter and the steps that are read of it."""
+    kinds = nn.Linear, LeakyIntegrator, LastSteps
+    layers = [layer for group in tail for layer in group]
+    same = len(layers) == 3 and all(map(isinstance, layers, kinds))
+    return same and not is_hooked(*layers)
 
 
 def run(group: Sequence[nn.Module], x: Tensor, steps: int) -> Tensor:
