@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from spikewire.fields import setting
+from spikewire.kernels import same_layout
 from spikewire.plasticity.boltzmann import Boltzmann, BoltzmannConstants
 
 DATA, MODEL = (0.1, 0.49), (0.6, 0.99)  # parts of a presentation in which weights change, + and -
@@ -133,6 +134,13 @@ class Layer:
         """Advance by one time step with the input x; return the spikes."""
         c, a = self.c, self.leak
         fresh = torch.randn_like(self.u).mul_(c.noise * sqrt(1 - a * a))
+        if same_layout(x, self.u):
+            from spikewire.kernels.noisy import step_  # Triton is optional
+
+            constants = {"leak": a, "offset": c.offset, "threshold": c.threshold}
+            constants |= {"pause": float(self.pause), "fading": self.fading}
+            spikes, self.trace = step_(x, fresh, self.u, self.blind, self.trace, **constants)
+            return spikes
         self.u.mul_(a).add_(x - c.offset, alpha=1 - a).add_(fresh).mul_(self.blind <= 0)
         spikes = (self.u >= c.threshold).to(x.dtype)
         self.u.mul_(1 - spikes)
