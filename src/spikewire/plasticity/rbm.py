@@ -60,18 +60,24 @@ class RBM(Boltzmann):
 
     @torch.no_grad()
     def learn(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take one step of contrastive divergence (CD-1), averaged over the batch."""
-        scores = self(images)
+        """Take one step of contrastive divergence (CD-1), averaged over the batch.
+
+        The classes that are returned are those of the drawn pixels, whose sums serve twice.
+        """
         weight, bias = self.fc1.weight, self.fc1.bias
+        squared, n = weight.square(), self.pixels
         v0 = self.visible(images, labels)
-        h0 = self.probability(v0, weight, bias)
-        v1 = torch.bernoulli(self.probability(torch.bernoulli(h0), weight.T, self.visible_bias))
-        h1 = self.probability(v1, weight, bias)
+        seen = sums(v0[:, :n], weight[:, :n], squared[:, :n])
+        named = sums(v0[:, n:], weight[:, n:], squared[:, n:])
+        h0 = self.fires(*(a + b for a, b in zip(seen, named, strict=True)), bias)
+        v1 = self.fires(*sums(torch.bernoulli(h0), weight.T, squared.T), self.visible_bias)
+        v1 = torch.bernoulli(v1)
+        h1 = self.fires(*sums(v1, weight, squared), bias)
         each = 1 / len(images)
         weight.grad = torch.addmm(h1.T @ v1, h0.T, v0, beta=each, alpha=-each)
         bias.grad = (h1 - h0).mean(0)
         self.visible_bias.grad = (v1 - v0).mean(0)
-        return scores
+        return self.energies(seen, squared).neg_().softmax(1).unsqueeze(0)
 
     def visible(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the visible units of data: pixels drawn by their value, and the label's units."""
@@ -80,7 +86,10 @@ class RBM(Boltzmann):
 
     def probability(self, units: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the probability of each unit that `units` act on to be 1."""
-        total, squares = sums(units, weight)
+        return self.fires(*sums(units, weight, weight.square()), bias)
+
+    def fires(self, total: Tensor, squares: Tensor, bias: Tensor) -> Tensor:
+        """Return the probability of units to be 1, from the sums they receive."""
         return torch.special.ndtr((total + bias) / self.deviation(squares))
 
     def deviation(self, squares: Tensor) -> Tensor:
@@ -90,12 +99,18 @@ class RBM(Boltzmann):
     @torch.no_grad()
     def free_energy(self, images: Tensor) -> Tensor:
         """Return F of each image with each class, without ``-b.v`` of pixels."""
-        pixels, labels = self.fc1.weight.tensor_split([self.pixels], 1)
-        units = self.units_of_classes(images)
-        seen, named = sums(images.flatten(1).clamp(0, 1), pixels), sums(units, labels)
+        weight, squared = self.fc1.weight, self.fc1.weight.square()
+        pixels = images.flatten(1).clamp(0, 1)
+        seen = sums(pixels, weight[:, : self.pixels], squared[:, : self.pixels])
+        return self.energies(seen, squared)
+
+    def energies(self, seen: tuple[Tensor, Tensor], squared: Tensor) -> Tensor:
+        """Return F with each class, from the sums that hidden units receive from the pixels."""
+        n, units = self.pixels, self.units_of_classes(seen[0])
+        named = sums(units, self.fc1.weight[:, n:], squared[:, n:])
         total, squares = (a.unsqueeze(1) + b for a, b in zip(seen, named, strict=True))
         hidden = mean_positive_part(total + self.fc1.bias, self.deviation(squares)).sum(2)
-        return -hidden - units @ self.visible_bias[self.pixels :]
+        return -hidden - units @ self.visible_bias[n:]
 
 
 def mean_positive_part(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -106,6 +121,6 @@ def mean_positive_part(mean: Tensor, deviation: Tensor) -> Tensor:
     return mean * torch.special.ndtr(z) + deviation * density
 
 
-def sums(units: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def sums(units: Tensor, weight: Tensor, squared: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sums of inputs ``w s`` that units receive, and the sums of their squares."""
-    return units @ weight.T, units.square() @ weight.T.square()
+    return units @ weight.T, units.square() @ squared.T
