@@ -18,10 +18,8 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("small", [0, 65_536])
 @pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
-def test_kth_largest(make, small, monkeypatch):
-    monkeypatch.setattr(selection_kernels, "SMALL", small)
+def test_kth_largest(make):
     values = make()
     for k in {1, values.numel(), values.numel() // 3 + 1}:
         assert selection.kth_largest(values, k) == selection.select(values.cpu(), k).item()
@@ -41,7 +39,6 @@ def test_top_k_mask_is_the_same_on_both_paths():
 
 def test_selection_over_programs_of_several_rounds(monkeypatch):
     monkeypatch.setattr(selection_kernels, "PROGRAMS", 2)
-    monkeypatch.setattr(selection_kernels, "SMALL", 0)
     scores = (normal(9_003) * 8).round()
     mask = selection.top_k_mask(scores, 4000)
     assert torch.equal(mask, on_torch(selection.top_k_mask, scores, 4000))

@@ -20,7 +20,6 @@ TILE, UNROLL = 512, 8  # of `count_digits`: 64 registers and 32 pending reads pe
 SCAN = 1024  # values per round of `_count_above` and `_write_mask`
 PROGRAMS = 1056  # of these three kernels: eight on each of an H200's 132 multiprocessors
 DIGITS, BASE = 8, 16  # a key of 32 bits is found in passes of four bits
-SMALL, CHUNK = 65_536, 4096  # up to so many values one program is enough; values per round of it
 MAX_ROUNDS = 255 // UNROLL  # a byte counts up to 255
 
 
@@ -124,21 +123,6 @@ def _write_mask(
         rounds -= 1
 
 
-@triton.jit
-def _bisect(bits_ptr, k_ptr, out_ptr, total, CHUNK: tl.constexpr):
-    """Find the k-th largest value in one program, one bit of its key per pass."""
-    k, low = tl.load(k_ptr), tl.full((), -0x7FFFFFFF - 1, tl.int32)
-    for known in range(32):
-        step = low ^ (tl.full((), 1, tl.int32) << (31 - known))  # the sign first: up to 0
-        found = tl.zeros((CHUNK,), tl.int32)
-        for first in range(0, total, CHUNK):
-            place = first + tl.arange(0, CHUNK)
-            bits = tl.load(bits_ptr + place, mask=place < total, other=0)
-            found += ((_ordered(bits) >= step) & (place < total)).to(tl.int32)
-        low = tl.where(tl.sum(found, 0) >= k, step, low)
-    tl.store(out_ptr, _ordered(low))
-
-
 def _ranges(total: int, size: int, max_rounds: int) -> tuple[tuple[int], int]:
     """Return the grid for `total` values, and how many rounds of `size` each program runs."""
     pieces = triton.cdiv(total, size)
@@ -165,14 +149,7 @@ def kth_largest(flat: Tensor, k: int | Tensor) -> Tensor:
     Returns:
         The value, a scalar tensor on the device of `flat`.
     """
-    k = _scalar(k, flat.device)
-    if flat.numel() > SMALL:
-        return _highest([flat], [1], k)
-    out = torch.empty((), dtype=torch.int32, device=flat.device)
-    _bisect[(1,)](
-        flat.contiguous().view(torch.int32), k, out, flat.numel(), CHUNK=CHUNK, num_warps=32
-    )
-    return out.view(torch.float32)
+    return _highest([flat], [1], _scalar(k, flat.device))
 
 
 def level_within(scores: Sequence[Tensor], costs: Sequence[int], budget: Tensor) -> Tensor:
