@@ -62,18 +62,18 @@ POINTS = (
     Point(0.0223, 0.9249, 1200, "0.0508", f"--epochs 95 --ramp 0.4 {LATER}"),
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
-    of_synapses(0.054, 0.9249, "0.0223", f"--epochs 24 --ramp 0.5 {LATER}"),
+    of_synapses(0.054, 0.9249, "0.0223", f"--epochs 20 --ramp 0.5 {LATER}"),
     of_synapses(
         0.0116,
         0.9205,
         "synapses-0.054",
-        f"--epochs 40 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.3,0.85",
+        f"--epochs 36 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.3,0.85",
     ),
     of_synapses(
         0.0063,
         0.9065,
         "synapses-0.0116",
-        f"--epochs 16 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
+        f"--epochs 12 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
     ),
 )
 

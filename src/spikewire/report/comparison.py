@@ -67,18 +67,22 @@ def _plot(results: Sequence[Result]) -> Plot:
 
 
 def _lines(results: Sequence[Result], unit: str) -> dict[str, list[Result]]:
-    """Return our points per line; a single point of a method that also has a line is left out."""
+    """Return our points per line.
+
+    A single point is left out if its method also has a line with targets in the same unit.
+    """
     found: dict[str, list[Result]] = {}
     for result in results:
         if getattr(result, unit) and result.method != "dense":
             found.setdefault(result.line, []).append(result)
-    longest: dict[str, int] = {}
-    for points in found.values():
-        longest[points[0].method] = max(len(points), longest.get(points[0].method, 0))
+    longest: dict[tuple[str, str], int] = {}
+    for first, *rest in found.values():
+        key = first.method, first.unit
+        longest[key] = max(1 + len(rest), longest.get(key, 0))
     return {
         line: sorted(points, key=lambda point: getattr(point, unit))
         for line, points in found.items()
-        if len(points) > 1 or longest[points[0].method] == 1
+        if len(points) > 1 or longest[points[0].method, points[0].unit] == 1
     }
 
 

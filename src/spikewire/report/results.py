@@ -37,6 +37,7 @@ class Result:
         synapses: Fraction of synapses reached from the input, in %; None if unknown.
         at_least: Whether `synapses` counts those on a path to the output only, which are fewer.
         synops: Operations per sample; None if unknown.
+        unit: Unit of the target.
     """
 
     dataset: str
@@ -49,6 +50,7 @@ class Result:
     synapses: float | None = None
     at_least: bool = False
     synops: float | None = None
+    unit: str = "connectivity"
 
 
 def read_results(folder: str | Path) -> list[Result]:
@@ -153,6 +155,7 @@ def _average(dataset: str, runs: Sequence[dict[str, Any]]) -> Result:
         synapses=None if synapses is None else 100 * synapses,
         at_least=reached is None,
         synops=_mean(runs, "synops"),
+        unit=unit,
     )
 
 
