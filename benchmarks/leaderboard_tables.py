@@ -127,23 +127,28 @@ def print_summary(folder: Path) -> None:
 
 def points_table(groups: dict[Key, list[Row]]) -> list[str]:
     """Return the lines of the table of points, each beside the published figure."""
-    lines = [
+    known = [(name, "budget", *point[:2]) for name, points in BOARD.items() for point in points]
+    keys = sorted({*groups, *known}, key=lambda key: (list(BOARD).index(key[0]), key[2], -key[3]))
+    return [
         "| data, network | target | weights % | synapses % | SynOps | accuracy %, mean ± std | n "
         "| minutes | published |",
         "|---|---|---|---|---|---|---|---|---|",
+        *(point_line(key, groups.get(key, [])) for key in keys),
     ]
-    for key in sorted(groups, key=lambda key: (list(BOARD).index(key[0]), -key[3])):
-        point, rows = published_at(key), groups[key]
-        weights, synapses, synops, seconds = means(rows)
-        beside = f"{100 * point.published:.2f} ({point.system})" if point.published else "none"
-        better = point.published and fmean(row["accuracy"] for row in rows) > point.published
-        accuracy = f"**{accuracy_text(rows)}**" if better else accuracy_text(rows)
-        lines.append(
-            f"| {NETWORKS[key[0]]} | {target_of(key, rows)} | {100 * weights:.2f} "
-            f"| {100 * synapses:.2f} | {synops / 1e6:.1f} M | {accuracy} | {len(rows)} "
-            f"| {seconds / 60:.1f} | {beside} |"
-        )
-    return lines
+
+
+def point_line(key: Key, rows: Sequence[Row]) -> str:
+    """Return the line of one point; that of a point without a run has the published figure only."""
+    point = published_at(key)
+    beside = f"{100 * point.published:.2f} ({point.system})" if point.published else "none"
+    cells = [NETWORKS[key[0]], target_of(key, rows)]
+    if not rows:
+        return f"| {' | '.join([*cells, '', '', '', 'not run', '0', '', beside])} |"
+    weights, synapses, synops, seconds = means(rows)
+    better = point.published and fmean(row["accuracy"] for row in rows) > point.published
+    cells += [f"{100 * weights:.2f}", f"{100 * synapses:.2f}", f"{synops / 1e6:.1f} M"]
+    cells += [f"**{accuracy_text(rows)}**" if better else accuracy_text(rows), str(len(rows))]
+    return f"| {' | '.join([*cells, f'{seconds / 60:.1f}', beside])} |"
 
 
 def methods_table(groups: dict[Key, list[Row]]) -> list[str]:
@@ -182,9 +187,9 @@ def commands(groups: dict[Key, list[Row]]) -> list[str]:
 def markdown(folder: Path) -> str:
     """Return the tables of a directory, and of its `methods`, as Markdown."""
     points, methods = (read(path.glob("*.json")) for path in (folder, folder / "methods"))
-    lines: list[str] = []
+    lines = points_table(points)
     if points:
-        lines += [*points_table(points), "", *commands(points)]
+        lines += ["", *commands(points)]
     if methods:
         lines += ["", *methods_table(methods)]
     return "\n".join(lines).strip()

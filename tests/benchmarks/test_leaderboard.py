@@ -51,6 +51,22 @@ def test_methods_are_compared_with_equal_settings_and_one_run_of_those_without_a
     assert (counts["dense"], counts["budget"]) == (1, 2)
 
 
+def test_a_point_without_a_run_shows_the_published_figure(tmp_path):
+    lines = tables.markdown(tmp_path).splitlines()
+    assert len(lines) == 2 + sum(map(len, tables.BOARD.values()))
+    assert [line for line in lines if "UPR, 9.6 M" in line] == [
+        "| CIFAR-100, SEW-ResNet-18, 4 steps | 3.6 % of synapses |  |  |  | not run | 0 |  "
+        "| 70.45 (UPR, 9.6 M SynOps) |"
+    ]
+
+
+def test_the_page_shows_the_files_of_results():
+    root = FOLDER.parent
+    assert (
+        tables.markdown(root / "results" / "leaderboard") in (root / "docs/results.md").read_text()
+    )
+
+
 def test_a_file_without_marks_is_refused(tmp_path):
     (tmp_path / "page.md").write_text("# Results\n")
     with pytest.raises(SpikewireError, match="page.md: has no lines <!-- leaderboard -->"):
@@ -101,15 +117,17 @@ def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, t
     assert text.startswith("# Before\n")
     assert text.endswith("# After\n")
     cells = [line.split(" | ") for line in text.splitlines() if line.startswith("| CIFAR")]
-    assert [line[1] for line in cells] == [
+    run = [line for line in cells if line[5] != "not run"]
+    assert [line[1] for line in run] == [
         "none: dense, at 2 steps",
         "10 % of weights",
         "3.6 % of synapses",
         "10 % of weights",
         "5 % of weights",
     ]
-    assert cells[2][5] == f"{100 * row['accuracy']:.2f}"
-    assert cells[4][8] == "91.31 (NDSNN) |"
+    assert run[2][5] == f"{100 * row['accuracy']:.2f}"
+    assert run[4][8] == "91.31 (NDSNN) |"
+    assert len(cells) == 2 + sum(map(len, tables.BOARD.values()))  # the dense one, 10 % of SEW
     assert "| `upr` |" in text
     assert "(no target: 100 %)" in text
     assert "spikewire train --preset cifar10-vgg16 --method budget --connectivity 0.05" in text
