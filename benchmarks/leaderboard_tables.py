@@ -127,7 +127,11 @@ def print_summary(folder: Path) -> None:
 
 def points_table(groups: dict[Key, list[Row]]) -> list[str]:
     """Return the lines of the table of points, each beside the published figure."""
-    known = [(name, "budget", *point[:2]) for name, points in BOARD.items() for point in points]
+    known: list[Key] = [
+        (name, "budget", point.unit, point.target)
+        for name, points in BOARD.items()
+        for point in points
+    ]
     keys = sorted({*groups, *known}, key=lambda key: (list(BOARD).index(key[0]), key[2], -key[3]))
     return [
         "| data, network | target | weights % | synapses % | SynOps | accuracy %, mean ± std | n "
