@@ -159,7 +159,7 @@ def methods(bench: Bench) -> None:
     for name, method in kinds.items():
         step, optimizer = trainer(bench, model, model, 128)
         pruner = method.attach(model, optimizer, total_steps=10_000) if method else None
-        rows.append(bench.add(f"ours with {name} attached", 128, 8, step, 48, warmup=16))
+        rows.append(bench.add(f"ours with {name} attached", 128, 8, step, 48, warmup=48))
         if pruner:
             pruner.detach()
     plain = (rows[0]["ms"] + rows[-1]["ms"]) / 2
