@@ -156,7 +156,7 @@ def _backward_parts(bench: Bench, layer: Any, x: Tensor, current: Tensor, own: T
         bench.time("neurons, backward", back)
         bench.time(
             "recurrent synapses, weight gradient",
-            lambda: delays.weight_gradient(own, dy, layer.synapses.delays, 1, binary=True),
+            lambda: delays.weight_gradient(own, dy, layer.synapses.delays, 1),
         )
         bench.time(
             "input synapses, weight gradient",

@@ -21,13 +21,17 @@ from torch import Tensor
 
 CHUNK = 64  # time steps per program of `currents`
 WORD = 32  # time steps per word of events
-GROUP = 32  # inputs per program of `weight_gradient`
-SPLITS = 64  # its partial sums per weight
+SPLITS = 32  # partial sums per weight gradient
 
 
 def width(size: int) -> int:
     """Return the lanes of a row of `size` values: a power of two, at least one warp."""
     return max(32, triton.next_power_of_2(size))
+
+
+def warps(lanes: int) -> int:
+    """Return how many warps share a row: eight values per thread."""
+    return max(1, lanes // 256)
 
 
 @triton.jit
@@ -86,7 +90,7 @@ def _find_events(
     x = tl.load(x_ptr + place, mask=(t < time) & (i < inputs), other=0.0)
     words = tl.sum(tl.where(x != 0, 1 << bit, 0), 0)
     i = tl.arange(0, INPUTS)
-    here = (sample.to(tl.int64) * tl.num_programs(1) + word) * inputs + i
+    here = (i.to(tl.int64) * batch + sample) * tl.num_programs(1) + word
     tl.store(word_ptr + here, words, mask=i < inputs)
 
 
@@ -99,38 +103,29 @@ def _lowest_bit(bit):
 @triton.jit
 def _weight_gradient(
     x_ptr, word_ptr, dy_ptr, delay_ptr, part_ptr, time, batch, inputs, outputs, words, shift,
-    BINARY: tl.constexpr, WORD: tl.constexpr, GROUP: tl.constexpr, OUTPUTS: tl.constexpr,
+    splits, WORD: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Sum what the events of some inputs, in some of the samples, contribute to their synapses.
-
-    Inputs are taken together, 32 time steps at a time: their events read the same dy, from cache.
-    """
-    first, split = tl.program_id(0) * GROUP, tl.program_id(1)
-    row, j = tl.arange(0, GROUP)[:, None], tl.arange(0, OUTPUTS)
-    total = tl.zeros((GROUP, OUTPUTS), tl.float32)
-    step = tl.cast(batch, tl.int64) * outputs
-    for sample in range(split, batch, tl.num_programs(1)):
+    """Sum what the events of one input, in some of the samples, contribute to its synapses."""
+    source, split = tl.program_id(0), tl.program_id(1)
+    j = tl.arange(0, OUTPUTS)
+    delay = tl.load(delay_ptr + source * outputs + j, mask=j < outputs, other=-1).to(tl.int32)
+    later = delay + shift
+    dy_ptr += later.to(tl.int64) * (batch * outputs) + j
+    total = tl.zeros((OUTPUTS,), tl.float32)
+    for sample in range(split, batch, splits):
         for word in range(words):
-            here = word_ptr + (tl.cast(sample, tl.int64) * words + word) * inputs
-            for source in range(first, tl.minimum(first + GROUP, inputs)):
-                bits = tl.load(here + source)
-                while bits != 0:
-                    bit = bits & -bits
-                    bits = bits ^ bit
-                    t = word * WORD + _lowest_bit(bit)
-                    place = delay_ptr + source * outputs + j
-                    delay = tl.load(place, mask=j < outputs, other=-1).to(tl.int32)
-                    later = t + shift + delay
-                    dy = dy_ptr + (later.to(tl.int64) * step + sample * outputs + j)
-                    inside = (delay >= 0) & (later < time)
-                    change = tl.load(dy, mask=inside, other=0.0).to(tl.float32)
-                    if not BINARY:
-                        x = x_ptr + (t.to(tl.int64) * batch + sample) * inputs + source
-                        change *= tl.load(x).to(tl.float32)
-                    total = tl.where(row == source - first, total + change[None, :], total)
-    source = first + row
-    place = (split * inputs + source) * outputs + j[None, :]
-    tl.store(part_ptr + place, total, mask=(source < inputs) & (j < outputs)[None, :])
+            bits = tl.load(word_ptr + (source.to(tl.int64) * batch + sample) * words + word)
+            while bits != 0:
+                bit = bits & -bits
+                t = word * WORD + _lowest_bit(bit)
+                row = t.to(tl.int64) * batch + sample
+                x = tl.load(x_ptr + row * inputs + source).to(tl.float32)
+                inside = (delay >= 0) & (later < time - t)
+                dy = tl.load(dy_ptr + row * outputs, mask=inside, other=0.0).to(tl.float32)
+                total += x * dy
+                bits = bits ^ bit
+    place = (split * inputs + source) * outputs + j
+    tl.store(part_ptr + place, total, mask=j < outputs)
 
 
 def currents(x: Tensor, weight: Tensor, delays: Tensor, span: int) -> Tensor:
@@ -158,9 +153,7 @@ def currents(x: Tensor, weight: Tensor, delays: Tensor, span: int) -> Tensor:
     return y
 
 
-def weight_gradient(
-    x: Tensor, dy: Tensor, delays: Tensor, shift: int = 0, *, binary: bool = False
-) -> Tensor:
+def weight_gradient(x: Tensor, dy: Tensor, delays: Tensor, shift: int = 0) -> Tensor:
     """Return the gradient of the weights; the twin is autograd through `DelayedLinear.forward`.
 
     Args:
@@ -168,7 +161,6 @@ def weight_gradient(
         dy: gradient of the currents, ``[time, batch, outputs]``.
         delays: ``[outputs, inputs]``, int8, -1 where there is no synapse.
         shift: steps by which all inputs are later still.
-        binary: whether inputs are 0 or 1 only.
 
     Returns:
         ``[outputs, inputs]``, float32.
@@ -176,15 +168,14 @@ def weight_gradient(
     time, batch, inputs = x.shape
     outputs, x = len(delays), x.contiguous()
     words, splits = triton.cdiv(time, WORD), min(SPLITS, batch)
-    events = x.new_empty(batch, words, inputs, dtype=torch.int32)
+    events = x.new_empty(inputs, batch, words, dtype=torch.int32)
     parts = x.new_empty(splits, inputs, outputs, dtype=torch.float32)
     _find_events[(batch, words)](
         x, events, time, batch, inputs, WORD=WORD, INPUTS=width(inputs), num_warps=4
     )
     lanes = width(outputs)
-    _weight_gradient[(triton.cdiv(inputs, GROUP), splits)](
+    _weight_gradient[(inputs, splits)](
         x, events, dy.contiguous(), delays.T.contiguous(), parts, time, batch, inputs, outputs,
-        words, shift, BINARY=binary, WORD=WORD, GROUP=GROUP, OUTPUTS=lanes,
-        num_warps=max(1, lanes // 32),
+        words, shift, splits, WORD=WORD, OUTPUTS=lanes, num_warps=warps(lanes),
     )  # fmt: skip
     return parts.sum(0).T.contiguous()

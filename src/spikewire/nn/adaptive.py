@@ -271,7 +271,7 @@ class _FireFused(torch.autograd.Function):
         dx = adaptive.reverse(grads[0], adaptive.Saved(*saved), *places)
         change = None
         if ctx.needs_input_grad[1]:
-            change = kernel.weight_gradient(spikes, dx, delays, 1, binary=True).to(weight.dtype)
+            change = kernel.weight_gradient(spikes, dx, delays, shift=1).to(weight.dtype)
         return dx.to(spikes.dtype), change, None, None, None, None
 
 
