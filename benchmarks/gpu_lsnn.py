@@ -312,6 +312,7 @@ class Products:
         currents = self.grad.new_zeros(batch, time + span, size)
         state = self.grad.new_zeros(3, batch, size)
         constants = dynamics.decay, dynamics.adaptation_decay, DAMPING
+        kernel: Any = _retreat  # Triton types a launch by the signature inside the kernel
         before, torch.backends.cuda.matmul.allow_tf32 = (
             torch.backends.cuda.matmul.allow_tf32,
             True,
@@ -321,7 +322,7 @@ class Products:
             dz = torch.addmm(self.grad[t], later, self.future)
             v, level, marks = (x[t] for x in self.saved)
             last, row = self.saved[2][max(t - 1, 0)], (time + span) * size
-            _retreat[(triton.cdiv(batch * size, 256),)](
+            kernel[(triton.cdiv(batch * size, 256),)](
                 dz, v, level, marks, last, self.layer.cell.beta, state, currents[:, t], row,
                 int(t == 0), size, batch * size, *constants, SIZE=256,
             )  # fmt: skip
