@@ -54,7 +54,7 @@ class Row(NamedTuple):
 STDP = "--preset mnist-diehl --hidden 1600 --epochs 10"
 SHORT = "--preset mnist-fast --epochs 12"
 SMALL = "--preset mnist-diehl --hidden 800 --epochs 10"  # Guo et al.'s number of neurons
-ADMM = "--preset mnist-admm --epochs 28"  # 4 + 12 + 12 epochs, where the authors take 30 + 30
+ADMM = "--preset mnist-admm"
 MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
 BUDGET = "--method budget --ramp 0.9 --every 64 --per-neuron true"
 LSNN = {

@@ -18,7 +18,7 @@ class BoltzmannConstants:
 
     label_units: int = setting(4, "visible units per class", within="[1, 1000]")
     momentum: float = setting(0.5, "momentum of the update", within="[0, 1)")
-    decay: float = setting(1e-4, "weight decay of the synapses", within="[0, inf)")
+    decay: float = setting(2e-4, "weight decay of the synapses", within="[0, inf)")
     start: float = setting(0.04, "standard deviation of the first weights", within="(0, inf)")
     rest: float = setting(-1.0, "first bias of the visible units", within="(-inf, inf)")
 
