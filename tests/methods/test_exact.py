@@ -140,7 +140,8 @@ def shapes(name):
 def test_no_layer_of_any_network_is_left_without_synapses(name, network):
     torch.manual_seed(0)
     any_size = MODELS[network].input_shape is None
-    sizes = {"input_shape": (40,), "classes": 10} if any_size else {}
+    inputs = 2 if network.startswith("lsnn") else 40  # pixel and cue
+    sizes = {"input_shape": (inputs,), "classes": 10} if any_size else {}
     narrow = {"width": 0.0625} if MODELS[network].scalable else {}
     readout = {"readout": "leaky"} if network.startswith("lsnn") else {}
     model = build(network, **sizes, **narrow, **readout)
