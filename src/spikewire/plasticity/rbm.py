@@ -69,7 +69,7 @@ class RBM(Boltzmann):
         v0 = self.visible(images, labels)
         seen = sums(v0[:, :n], weight[:, :n], squared[:, :n])
         named = sums(v0[:, n:], weight[:, n:], squared[:, n:])
-        h0 = self.fires(*(a + b for a, b in zip(seen, named, strict=True)), bias)
+        h0 = self.fires(seen[0] + named[0], seen[1] + named[1], bias)
         v1 = self.fires(*sums(torch.bernoulli(h0), weight.T, squared.T), self.visible_bias)
         v1 = torch.bernoulli(v1)
         h1 = self.fires(*sums(v1, weight, squared), bias)
