@@ -23,7 +23,7 @@ from spikewire.frontier import Job, Outcome, plan, points
 from spikewire.frontier.engines.process import failure_reason
 from spikewire.frontier.outcomes import save_outcomes
 from spikewire.report import LIGHT, load, plot_frontier
-from spikewire.report.published import PUBLISHED
+from spikewire.report.published import published_in
 from spikewire.runs.lock import locked
 from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import fit
@@ -226,18 +226,23 @@ def test_the_figure_has_one_mark_per_point(whole):
     assert drawn == [pytest.approx(xy) for xy in wanted]
 
 
-@pytest.mark.parametrize("dataset", PUBLISHED)
-def test_published_points_are_drawn_with_their_names(whole, dataset):
+@pytest.mark.parametrize("unit", ["connectivity", "synapses", "synops"])
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_published_points_of_the_unit_are_drawn_with_their_names(whole, dataset, unit):
     run = load(whole[0] / NAMES[0])
     assert run.config
     run.config.dataset = dataset
-    plot = plot_frontier([run])
+    plot = plot_frontier([run], unit)
     assert plot is not None
     canvas = Figure()
     plot.draw(canvas, LIGHT)
-    lines = {line.get_label(): line for line in canvas.axes[0].lines}
-    for name, pairs in PUBLISHED[dataset].items():
+    lines = {str(line.get_label()): line for line in canvas.axes[0].lines}
+    found = published_in(unit, dataset)
+    drawn = {name.removesuffix(", published") for name in lines if name.endswith(", published")}
+    assert drawn - {"dense"} == found.keys()
+    for name, pairs in found.items():
         assert lines[f"{name}, published"].get_xydata().tolist() == [list(xy) for xy in pairs]
+    assert ("Hollow grey markers" in plot.caption) == bool(found)
 
 
 # ---------------------------------------------------------------------- again, and when it fails

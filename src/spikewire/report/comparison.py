@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from spikewire.report.axes import set_log_scale
 from spikewire.report.marks import set_mark
 from spikewire.report.plot import Plot
-from spikewire.report.published import AT_MOST, DENSE, PUBLISHED, Points, published_in
+from spikewire.report.published import AT_MOST, DENSE, Points, marker_of, published_in
 from spikewire.report.results import Result, read_results
-from spikewire.report.style import MARKERS, Theme, style_of
+from spikewire.report.style import Theme, style_of
 
 PANELS = {"connectivity": "weights, %", "synapses": "synapses, %"}
 BELOW, ABOVE = 3.0, 0.4  # points of accuracy that are shown below our lowest and above the highest
@@ -99,11 +99,10 @@ def _published(results: Sequence[Result], unit: str) -> dict[str, Points]:
 
 def _draw_panel(axes: Axes, results: Sequence[Result], unit: str, theme: Theme) -> None:
     dataset, lines = results[0].dataset, _lines(results, unit)
-    families = list(dict.fromkeys(name.partition(" (")[0] for name in PUBLISHED[dataset]))
     for name, points in _published(results, unit).items():
-        marker = MARKERS[families.index(name.partition(" (")[0]) % len(MARKERS)]
-        look: dict[str, Any] = {"color": theme.soft, "marker": marker, "mfc": "none", "ms": 6}
-        axes.plot(*zip(*points, strict=True), lw=0.9, ls=":", label=name, **look)
+        look: dict[str, Any] = {"color": theme.soft, "marker": marker_of(dataset, name)}
+        look |= {"mfc": "none", "ms": 6, "lw": 0.9, "ls": ":" if len(points) > 1 else ""}
+        axes.plot(*zip(*points, strict=True), label=name, **look)
         for x, y in points:
             text = f"{name}, published\naccuracy {y:g} %, {PANELS[unit][:-3]} {x:g} %"
             set_mark(axes.plot(x, y, **look), text)
@@ -127,7 +126,8 @@ def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, ho
     look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ms": 7}
     look |= {"mfc": "none"} if hollow else {}
     x, y = [getattr(point, unit) for point in points], [point.accuracy for point in points]
-    axes.plot(x, y, ls=style.dash, label=f"{line} (ours)", zorder=3, **look)
+    dash = style.dash if len(points) > 1 else ""
+    axes.plot(x, y, ls=dash, label=f"{line} (ours)", zorder=3, **look)
     if unit == "synapses":
         bounds = [(used, high) for used, high, p in zip(x, y, points, strict=True) if p.at_least]
         _draw_bounds(axes, bounds, ARROW, style.colour)

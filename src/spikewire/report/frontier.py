@@ -21,9 +21,9 @@ from spikewire.report.groups import (
 )
 from spikewire.report.marks import set_mark
 from spikewire.report.plot import Plot
-from spikewire.report.published import DENSE, PUBLISHED
+from spikewire.report.published import DENSE, marker_of, published_in
 from spikewire.report.runs import Run, usable
-from spikewire.report.style import MARKERS, WIDTH, Theme, style_of
+from spikewire.report.style import WIDTH, Theme, style_of
 from spikewire.text import amount
 
 AXES = {  # labels; those that end in % are fractions
@@ -60,7 +60,7 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
     Args:
         runs: Any runs; those that cannot be drawn are left out.
         unit: What is on the x-axis: ``"connectivity"``, ``"synapses"``, ``"synops"`` or
-            ``"bytes"``; published points are in connectivity only.
+            ``"bytes"``; published points are drawn where they are known in that unit.
 
     Returns:
         One panel per data set, or None if no run can be drawn.
@@ -80,7 +80,7 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
             _draw_panel(axes, dataset, members, theme, unit)
         all_axes[-1].set_xlabel(AXES[unit])
 
-    size = (WIDTH, sum(4.8 if dataset in PUBLISHED else 4.0 for dataset in panels))
+    size = (WIDTH, sum(4.8 if published_in(unit, dataset) else 4.0 for dataset in panels))
     data = [final_metrics(run) | {name: in_unit(run, name) for name in AXES} for run in good]
     key = "frontier" if unit == "connectivity" else f"frontier-{unit}"
     name = "SynOps" if unit == "synops" else unit
@@ -103,9 +103,11 @@ def _caption(panels: dict[str, list[Run]], unit: str) -> str:
     if any(len(repetitions(members)) > 1 for members in panels.values()):
         parts.append("The grey band is the Pareto front: the best accuracy at that cost or less.")
     if any(dataset in DENSE for dataset in panels) or "dense" in map(setting("method"), runs):
-        parts.append("The dashed line is the dense network: a run on it has lost no accuracy.")
-    if unit == "connectivity" and PUBLISHED.keys() & panels.keys():
+        parts.append("The horizontal line is the dense network: a run on it has lost no accuracy.")
+    if any(published_in(unit, dataset) for dataset in panels):
         parts.append("Hollow grey markers are published results.")
+        if unit == "synapses":
+            parts.append("Theirs are the synapses reached from the input, of those present.")
         if "gradr" in map(setting("method"), runs):
             parts.append("gradr is Grad R's rule in the recipe of this run, not the authors' run.")
     if "cifar10" in panels:
@@ -164,8 +166,7 @@ def pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, floa
 def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme, unit: str) -> None:
     points = points_in(runs, unit)
     _draw_front(axes, points, theme)
-    if unit == "connectivity":
-        _draw_published(axes, dataset, theme)
+    _draw_published(axes, dataset, theme, unit)
     sparse = [point for point in points if point.group.method != "dense"]
     for line in _lines(sparse):
         _draw_line(axes, line)
@@ -190,15 +191,17 @@ def _draw_front(axes: Axes, points: Sequence[Point], theme: Theme) -> None:
     set_mark(band, "Pareto front: the best accuracy at that cost or less")
 
 
-def _draw_published(axes: Axes, dataset: str, theme: Theme) -> None:
-    for i, (name, pairs) in enumerate(PUBLISHED.get(dataset, {}).items()):
-        look: dict[str, Any] = {"color": theme.soft, "marker": MARKERS[i % len(MARKERS)]}
-        look |= {"mfc": "none", "lw": 0.9, "ls": ":"}
+def _draw_published(axes: Axes, dataset: str, theme: Theme, unit: str) -> None:
+    scale = 100 if AXES[unit].endswith("%") else 1
+    for name, pairs in published_in(unit, dataset).items():
+        look: dict[str, Any] = {"color": theme.soft, "marker": marker_of(dataset, name)}
+        look |= {"mfc": "none", "lw": 0.9, "ls": ":" if len(pairs) > 1 else ""}
         x, y = zip(*pairs, strict=True)
         axes.plot(x, y, markevery=[], label=f"{name}, published", **look)
         for pair in pairs:
             (mark,) = axes.plot(*pair, **look)
-            set_mark(mark, f"{name}, published\naccuracy {pair[1]}% · connectivity {pair[0]}%")
+            used = f"{unit.replace('synops', 'SynOps')} {amount(unit, pair[0] / scale)}"
+            set_mark(mark, f"{name}, published\naccuracy {pair[1]}% · {used}")
 
 
 def _lines(points: Sequence[Point]) -> list[list[Point]]:

@@ -1,10 +1,12 @@
 """Published results, drawn next to ours: (connectivity in %, accuracy in %).
 
-Connectivity counts weights, except where a label says synapses. Sources: the Grad R paper's tables
+Connectivity counts weights. Sources: the Grad R paper's tables
 (IJCAI 2021), STDS's public logs (ICML 2022, last epoch), UPR (ICLR 2024), CH-SNN (ICLR 2026). The
 code behind the Grad R paper's own runs of Deep R starts dense and never regrows; Deep R as its
 authors run it has one point here: an LSNN on sequential MNIST (Bellec et al., NeurIPS 2018).
 """
+
+from spikewire.report.style import MARKERS
 
 Points = list[tuple[float, float]]
 
@@ -30,7 +32,6 @@ PUBLISHED: dict[str, dict[str, Points]] = {
         "Deep R (Chen et al.'s code)": [(5.24, 90.86), (1.95, 90.28), (1.04, 89.31)],
         "ADMM (7 conv, 2 FC)": [(50.0, 89.15), (25.0, 87.37), (10.0, 85.68)],
         "STDS": [(4.64, 92.49), (2.23, 92.49), (1.40, 91.64), (0.99, 91.06), (0.746, 90.21)],
-        "UPR (synapses reached)": [(1.16, 92.05), (0.63, 90.65)],
     },
 }
 
@@ -61,7 +62,12 @@ def published_in(unit: str, dataset: str) -> dict[str, Points]:
     Returns:
         Points by the name of the method; fractions are in %.
     """
-    if unit != "connectivity":
-        return IN_UNIT.get(unit, {}).get(dataset, {})
-    found = PUBLISHED.get(dataset, {})
-    return {name: points for name, points in found.items() if "synapses" not in name}
+    found = PUBLISHED if unit == "connectivity" else IN_UNIT.get(unit, {})
+    return found.get(dataset, {})
+
+
+def marker_of(dataset: str, name: str) -> str:
+    """Return the marker of a published method: one per method, the same in every unit."""
+    units = ("connectivity", *IN_UNIT)
+    names = [x.removesuffix(AT_MOST) for unit in units for x in published_in(unit, dataset)]
+    return MARKERS[list(dict.fromkeys(names)).index(name.removesuffix(AT_MOST))]
