@@ -4,7 +4,7 @@ import statistics
 
 from short_runs import repeat
 
-from spikewire.report import find, markdown
+from spikewire.report import find, load, markdown
 from spikewire.report.frontier import pareto_front
 from spikewire.report.groups import final_accuracy, repetitions
 from spikewire.report.headlines import best, cards, sparsest
@@ -82,6 +82,18 @@ def test_of_equal_connectivity_the_headline_is_the_most_accurate(runs):
         "operations per image of deepr 30%",
         "packed size of deepr 30%",
     ]
+
+
+def test_the_headline_of_operations_compares_with_the_dense_run_if_there_is_one(runs):
+    used = load(runs / "dense").measured
+    *_, operations, size = cards(find([runs / "deepr"]))
+    assert operations[2] == f"{used['dense']:,.0f} with all weights and all inputs active"
+    assert size[2] == "75.8 kB unpacked, with all weights"
+    repeat(runs, "deepr", seed=0, accuracy=0.90, into="deepr")
+    repeat(runs, "dense", seed=0, accuracy=0.90, into="dense")
+    *_, operations, size = cards(find([runs / "dense", runs / "deepr"]))
+    assert operations[0] == "operations per image of deepr 30%"
+    assert operations[2] == f"{used['synops'] + used['macs']:,.0f} in the dense network"
 
 
 def test_the_pareto_front_has_what_no_other_point_beats():

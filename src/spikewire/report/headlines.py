@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from spikewire.report.choice import dense_twins
 from spikewire.report.groups import (
     Group,
     final_accuracy,
@@ -33,7 +34,7 @@ def cards(runs: Sequence[Run]) -> list[Card]:
             for card in _accuracy_cards(repetitions(members), f"{dataset}: ")
         ]
     groups = repetitions(good)
-    return _accuracy_cards(groups) + _cost_cards(sparsest(groups))
+    return _accuracy_cards(groups) + _cost_cards(sparsest(groups), good)
 
 
 def best(groups: Sequence[Group]) -> Group:
@@ -82,17 +83,23 @@ def _source(group: Group) -> str:
     return f"{group.label}, mean of {len(group.runs)} seeds"
 
 
-def _cost_cards(group: Group) -> list[Card]:
-    """Return the headlines of a setting's operations and size."""
+def _cost_cards(group: Group, runs: Sequence[Run]) -> list[Card]:
+    """Return the headlines of a setting's operations and size, next to those of a dense run."""
     if not all(run.measured for run in group.runs):
         return []
 
-    def mean(*keys: str) -> float:
-        return group.mean(lambda run: sum(run.measured[key] for key in keys)) or 0.0
+    def mean(of: Group, *keys: str) -> float:
+        return of.mean(lambda run: sum(run.measured[key] for key in keys)) or 0.0
 
-    used, dense = mean("synops", "macs"), mean("dense")
-    packed, unpacked = round(mean("bytes_packed")), round(mean("bytes_dense"))
+    twins = tuple(run for run in dense_twins(group.first, runs) if run.measured)
+    compared = (
+        f"{mean(Group(twins), 'synops', 'macs'):,.0f} in the dense network"
+        if twins
+        else f"{mean(group, 'dense'):,.0f} with all weights and all inputs active"
+    )
+    used = f"{mean(group, 'synops', 'macs'):,.0f}"
+    packed, unpacked = (size(round(mean(group, key))) for key in ("bytes_packed", "bytes_dense"))
     return [
-        (f"operations per image of {group.label}", f"{used:,.0f}", f"{dense:,.0f} if dense"),
-        (f"packed size of {group.label}", size(packed), f"{size(unpacked)} if dense"),
+        (f"operations per image of {group.label}", used, compared),
+        (f"packed size of {group.label}", packed, f"{unpacked} unpacked, with all weights"),
     ]
