@@ -42,6 +42,14 @@ def test_rewiring_shows_synapses_per_pixel_at_each_epoch(trained):
     assert rows[-1]["values"] == per_pixel.ravel().tolist()
 
 
+def test_a_narrow_picture_of_rewiring_is_as_high_as_its_squares(trained):
+    plot = plot_rewiring([load(trained / "gradr-a")])
+    figure = Figure(figsize=(3.3, 3.3))
+    plot.draw(figure, LIGHT)
+    cells = {"columns": 4, "rows": 5}  # three epochs, but no wider than a fourth; a map and ROWS
+    assert figure.get_figheight() == pytest.approx(0.4 + 2.5 / cells["columns"] * cells["rows"])
+
+
 def test_activity_is_dense_against_sparse(trained):
     runs = find([trained])
     plot = plot_activity(runs)

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from spikewire.report.runs import Run
 from spikewire.text import percent
 
-PALEST = 0.4  # opacity of the last of a method's groups
+PALEST = 0.5  # opacity of the last of a method's groups
 Value = Callable[[Run], float | None]
 
 

@@ -47,7 +47,6 @@ def plot_layers(runs: Sequence[Run]) -> Plot | None:
         for axes, (model, shown) in zip(all_axes, panels.items(), strict=True):
             _draw_panel(axes, shown)
             axes.set_ylabel(model)
-        all_axes[-1].set_xlabel("connectivity, %")
 
     data = [
         {"run": run.name, "seed": run.seed, "layer": name, **counts}
@@ -80,7 +79,9 @@ def _draw_panel(axes: Axes, groups: Sequence[Group]) -> None:
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     positive = values[values > 0]
+    axes.set_xlabel("connectivity, %")
     if positive.size and positive.max() / positive.min() > LOG_RATIO:
+        axes.set_xlabel("connectivity, %, logarithmic")
         axes.set_xlim(10 ** floor(log10(positive.min())) / 2, positive.max() * 1.1)
         set_log_scale(axes, "x")
     set_legend_above(axes)

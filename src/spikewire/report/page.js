@@ -78,6 +78,7 @@ function applyFilter() {
     } else element.hidden = !visible;
   }
   page.classList.toggle("crowded", all("#means tbody tr").filter((row) => !row.hidden).length > 9);
+  tip.hidden = true; // what it points at may have moved
   document.getElementById("count").textContent = `${shown.size} of ${rows.length} runs`;
   remember({ filter: filter.value });
 }

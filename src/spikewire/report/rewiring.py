@@ -39,7 +39,12 @@ def plot_rewiring(runs: Sequence[Run]) -> Plot | None:
     rows = _rows(kept)
     mapped = bool(kept.fan_out.size)
 
+    def height(width: float) -> float:
+        """Return the height at which square pictures fill a width, in inches."""
+        return 0.4 + (width - 0.8) / max(len(kept.epochs), ROWS) * (len(rows) + mapped)
+
     def draw(figure: Figure, theme: Theme) -> None:
+        figure.set_figheight(height(figure.get_figwidth()))
         axes = figure.subplots()
         for column, epoch in enumerate(kept.epochs):
             if mapped:
@@ -50,8 +55,7 @@ def plot_rewiring(runs: Sequence[Run]) -> Plot | None:
             axes.text(column + CELL / 2, -0.08, label, ha="center", va="bottom")
         _set_grid(axes, ["synapses"] * mapped + [f"#{neuron}" for neuron in rows], len(kept.epochs))
 
-    cell = (WIDTH - 0.8) / max(len(kept.epochs), ROWS)
-    size = (WIDTH, 0.4 + cell * (len(rows) + mapped))
+    size = (WIDTH, height(WIDTH))
     title = "Rewiring of the input layer" if mapped else "Kernels of the first layer"
     return Plot("rewiring", title, _caption(run, kept, mapped), draw, _data(kept), size)
 
