@@ -105,7 +105,7 @@ def _draw_panel(axes: Axes, results: Sequence[Result], unit: str, theme: Theme) 
         axes.plot(*zip(*points, strict=True), label=name, **look)
         for x, y in points:
             text = f"{name}, published\naccuracy {y:g} %, {PANELS[unit][:-3]} {x:g} %"
-            set_mark(axes.plot(x, y, **look), text)
+            set_mark(axes.plot(x, y, zorder=4, **look), text)  # hollow: ours stay visible
         if name.endswith(AT_MOST):
             _draw_bounds(axes, points, 1 / ARROW, theme.soft)
     drawn: list[str] = []

@@ -49,7 +49,7 @@ STYLES: dict[str, Style] = {
     "dense": Style("#717a85", "p", LONG),
 }
 OTHER = Style("#8a8f3a", "+", ":")  # a method that is not in the table
-MARKERS = "osD^vPXp*h<>"  # of published results
+MARKERS = "osD^vPXph<>"  # of published results; not the star of our own method
 COLOURS = tuple(style.colour for style in STYLES.values())
 
 
