@@ -49,6 +49,12 @@ LINK = re.compile(
     rf"{CODE}|(?<=\]\()[^)\s]+|(?<=src=\")[^\"]+|(?<=srcset=\")[^\"]+", re.DOTALL | re.MULTILINE
 )
 
+# a picture for GitHub, which follows the browser; on the site it follows the site's own theme
+PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
+)
+BY_THEME = r'<img alt="\2" src="\3#only-light"><img alt="\2" src="\1#only-dark">'
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Set the navigation, and render ``math`` blocks as MathML, which needs no script."""
@@ -104,7 +110,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to the pages of the site, or to the repository where there is none."""
+    """Lead links to the pages of the site or to the repository, and show pictures by theme."""
     source = page.file.src_uri
     folder = posixpath.dirname(MADE_FROM.get(source, f"docs/{source}"))
 
@@ -119,4 +125,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"{config.repo_url}/{kind}/main/{file}{hash}{anchor}"
         return posixpath.relpath(target, posixpath.dirname(source) or ".") + hash + anchor
 
-    return LINK.sub(lead, markdown)
+    return PICTURE.sub(BY_THEME, LINK.sub(lead, markdown))
