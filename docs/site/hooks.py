@@ -126,3 +126,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return posixpath.relpath(target, posixpath.dirname(source) or ".") + hash + anchor
 
     return PICTURE.sub(BY_THEME, LINK.sub(lead, markdown))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Leave the link to the repository, but not the script that asks GitHub for its stars."""
+    return output.replace(' data-md-component="source"', "")
