@@ -72,8 +72,8 @@ def narrow(neuron, dropout):
 
 def digits_run(method):
     flags = {"dataset": "digits", "method": method, "epochs": "3", "lr": "3e-2"}
-    own = {"allocation": "uniform"} if method == "deepr" else {}  # before the preset's section
-    return trained(flags | own)
+    own = {"deepr": {"allocation": "uniform"}, "aptn": {"scope": "global"}}  # not the preset's
+    return trained(flags | own.get(method, {}))
 
 
 def mnist_run(method, data):

@@ -3,19 +3,20 @@
 import pytest
 import torch
 
+from spikewire import METHODS
 from spikewire.config import resolve
+from spikewire.fields import defaults
 from spikewire.train.loop import fit
 
 torch.set_num_threads(1)
-COMPARED = ("dense", "gradr", "budget", "deepr", "magnitude", "admm", "lottery")
-COMPARED += ("set", "rigl", "stds", "upr")
+TARGETED = [name for name, method in METHODS.items() if "connectivity" in defaults(method)]
 
 
 def accuracy(method: str, seed: int) -> float:
     """Train as ``frontier --epochs 10 --connectivity 0.1``; test on held-out training images."""
     flags = {"method": method, "epochs": "10", "seed": str(seed), "hold_out": "300"}
-    flags |= {} if method == "dense" else {"connectivity": "0.1"}
-    return fit(resolve(flags=flags | {"test_every": "10"})).accuracy
+    flags |= {"connectivity": "0.1", "test_every": "10"}
+    return fit(resolve(flags=flags)).accuracy
 
 
 def test_budget_does_not_collapse_at_the_rate_of_the_preset():
@@ -23,7 +24,7 @@ def test_budget_does_not_collapse_at_the_rate_of_the_preset():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", COMPARED)
-def test_no_method_of_the_table_collapses(method):
+@pytest.mark.parametrize("method", TARGETED)
+def test_no_method_of_a_frontier_collapses(method):
     found = [accuracy(method, seed) for seed in range(3)]
-    assert min(found) > 0.8, found
+    assert min(found) > 0.85, found  # the lowest is lottery, 0.87; aptn without its setting: 0.82
