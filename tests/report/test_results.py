@@ -6,11 +6,13 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from refusal import refused
 
 from spikewire.report import plot_results, render
-from spikewire.report.published import published_in
+from spikewire.report.published import PUBLISHED, published_in
 from spikewire.report.results import read_results
+from spikewire.report.style import LIGHT
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ['method = "budget"', "[budget]"]
@@ -106,6 +108,28 @@ def test_the_pictures_of_the_docs_show_the_results_as_they_are_now(dataset, them
         if x.dataset == dataset and x.method != "dense" and value and "current" not in x.line
     ]
     assert ours == sorted(expected)
+
+
+@pytest.mark.parametrize("theme", ["", "-dark"])
+def test_the_picture_of_mnist_names_every_published_result_and_whose_recipe_is_ours(theme):
+    picture = (ROOT / "docs" / "figures" / f"results-mnist{theme}.svg").read_text("utf-8")
+    labels = [unescape(x) for x in re.findall("<text[^>]*>([^<]*)</text>", picture)]
+    below = "STDP (Shi et al.)"
+    assert set(PUBLISHED["mnist"]) - {below} <= set(labels)
+    assert f"{below}: 75 at 30 %" in labels  # below the axes
+    assert "gradr: Grad R's rule (ours)" in labels
+
+
+def test_published_series_have_a_marker_each_in_the_picture(results):
+    write(results / "mnist", "budget", accuracy=0.9, connectivity=0.05, config=CONFIG)
+    for plot in plot_results(results):
+        plot.draw(canvas := Figure(), LIGHT)
+        for axes in canvas.axes:
+            published = [
+                x for x in axes.lines if x.get_color() == LIGHT.soft and x.get_label()[0] != "_"
+            ]
+            markers = [line.get_marker() for line in published if line.get_marker() != "None"]
+            assert len(set(markers)) == len(markers) > 1
 
 
 def test_drawing_twice_gives_the_same_bytes():

@@ -58,8 +58,8 @@ def _plot(results: Sequence[Result]) -> Plot:
     caption = (
         "Accuracy after the last epoch against the weights, and the synapses, that a network has; "
         "bars are standard deviations over seeds, hollow grey markers published results. An arrow "
-        "marks a bound: ours counts synapses on a path to the output, of which there are fewer "
-        "than are reached from the input."
+        "marks a bound: of synapses reached from the input, those on a path to the output are at "
+        "least, and those present at most as many."
     )
     size = (PANEL * len(panels) + LEGEND * outside, HIGH if outside else HEIGHT)
     rows = [asdict(result) for result in results]
@@ -99,25 +99,35 @@ def _published(results: Sequence[Result], unit: str) -> dict[str, Points]:
 
 def _draw_panel(axes: Axes, results: Sequence[Result], unit: str, theme: Theme) -> None:
     dataset, lines = results[0].dataset, _lines(results, unit)
-    for name, points in _published(results, unit).items():
-        look: dict[str, Any] = {"color": theme.soft, "marker": marker_of(dataset, name)}
-        look |= {"mfc": "none", "ms": 6, "lw": 0.9, "ls": ":" if len(points) > 1 else ""}
-        axes.plot(*zip(*points, strict=True), label=name, **look)
-        for x, y in points:
-            text = f"{name}, published\naccuracy {y:g} %, {PANELS[unit][:-3]} {x:g} %"
-            set_mark(axes.plot(x, y, zorder=4, **look), text)  # hollow: ours stay visible
-        if name.endswith(AT_MOST):
-            _draw_bounds(axes, points, 1 / ARROW, theme.soft)
+    accuracies = [point.accuracy for points in lines.values() for point in points]
+    axes.set_ylim(min(accuracies) - BELOW, max(*accuracies, DENSE[dataset]) + ABOVE)
+    _draw_published(axes, results, unit, theme)
     drawn: list[str] = []
     for line, points in lines.items():
         _draw_line(axes, line, points, unit, hollow=points[0].method in drawn)
         drawn.append(points[0].method)
     dense = style_of("dense")
     axes.axhline(DENSE[dataset], color=dense.colour, lw=1, ls=dense.dash, label="dense, Grad R")
-    accuracies = [point.accuracy for points in lines.values() for point in points]
-    axes.set_ylim(min(accuracies) - BELOW, max(*accuracies, DENSE[dataset]) + ABOVE)
     axes.set_xlabel(PANELS[unit])
     set_log_scale(axes, "x")
+
+
+def _draw_published(axes: Axes, results: Sequence[Result], unit: str, theme: Theme) -> None:
+    """Draw the published results; the legend names a single one that is below the axes."""
+    dataset = results[0].dataset
+    shown = _published(results, unit)
+    for name, points in published_in(unit, dataset).items():
+        look: dict[str, Any] = {"color": theme.soft, "marker": marker_of(dataset, name)}
+        look |= {"mfc": "none", "ms": 6, "lw": 0.9, "ls": ":" if len(points) > 1 else ""}
+        if name in shown:
+            axes.plot(*zip(*points, strict=True), label=name, **look)
+            for x, y in points:
+                text = f"{name}, published\naccuracy {y:g} %, {PANELS[unit][:-3]} {x:g} %"
+                set_mark(axes.plot(x, y, zorder=4, **look), text)  # hollow: ours stay visible
+        elif len(points) == 1:
+            axes.plot([], label="{}: {:g} at {:g} %".format(name, *points[0][::-1]), **look)
+        if name.endswith(AT_MOST):
+            _draw_bounds(axes, points, 1 / ARROW, theme.soft)
 
 
 def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, hollow: bool) -> None:
@@ -127,7 +137,8 @@ def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, ho
     look |= {"mfc": "none"} if hollow else {}
     x, y = [getattr(point, unit) for point in points], [point.accuracy for point in points]
     dash = style.dash if len(points) > 1 else ""
-    axes.plot(x, y, ls=dash, label=f"{line} (ours)", zorder=3, **look)
+    rule = ": Grad R's rule" if points[0].method == "gradr" else ""  # the recipe is ours
+    axes.plot(x, y, ls=dash, label=f"{line}{rule} (ours)", zorder=3, **look)
     if unit == "synapses":
         bounds = [(used, high) for used, high, p in zip(x, y, points, strict=True) if p.at_least]
         _draw_bounds(axes, bounds, ARROW, style.colour)

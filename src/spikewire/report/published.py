@@ -1,6 +1,6 @@
 """Published results, drawn next to ours: (connectivity in %, accuracy in %).
 
-Connectivity counts weights. Sources: the Grad R paper's tables
+Connectivity counts weights; results in other units are apart. Sources: the Grad R paper's tables
 (IJCAI 2021), STDS's public logs (ICML 2022, last epoch), UPR (ICLR 2024), CH-SNN (ICLR 2026). The
 code behind the Grad R paper's own runs of Deep R starts dense and never regrows; Deep R as its
 authors run it has one point here: an LSNN on sequential MNIST (Bellec et al., NeurIPS 2018).
@@ -23,9 +23,9 @@ PUBLISHED: dict[str, dict[str, Points]] = {
         "ADMM (LeNet-5)": [(50.0, 99.10), (40.0, 98.64), (25.0, 96.84)],
         "event-driven CD": [(26.0, 95.00)],
         "STDP": [(8.0, 91.5)],
-        "STDP (Shi et al.)": [(30.0, 75.0)],
         "online APTN": [(10.0, 86.53)],
         "CH-SNN": [(2.25, 98.97)],
+        "STDP (Shi et al.)": [(30.0, 75.0)],
     },
     "cifar10": {
         "Grad R": [(28.41, 92.54), (12.04, 92.50), (5.08, 92.03), (2.35, 91.37), (0.73, 89.32)],
@@ -37,7 +37,7 @@ PUBLISHED: dict[str, dict[str, Points]] = {
 
 DENSE: dict[str, float] = {"mnist": 98.92, "cifar10": 92.84}
 
-# The same results in other units, where they are known. UPR: synapses reached from the input, and
+# Results in other units, where they are known. UPR: synapses reached from the input, and
 # operations per image. STDS: synapses counted from the layer densities in its logs, dead paths not
 # removed, so at most as many are reached.
 AT_MOST = " (at most)"
