@@ -315,6 +315,13 @@ def test_the_table_of_methods_has_their_pages_and_classes():
     assert {page.stem for page in DOCS if page.parent.name == "methods"} == set(METHODS)
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("budget", "dense")])
+def test_the_page_of_every_published_method_says_where_we_differ(name):
+    _, _, section = text(ROOT / "docs" / "methods" / f"{name}.md").partition("## Where we differ")
+    assert "uthors" in section.partition("\n")[0]
+    assert "**As published**" in section or "to us" in section  # else: what is not known to us
+
+
 def test_the_fields_and_results_of_every_method_are_those_of_the_code_and_of_results_md():
     generator = runpy.run_path(str(ROOT / "docs" / "site" / "pages.py"))
     stale = [path.name for path, found, wanted in generator["pages"]() if found != wanted]

@@ -26,7 +26,7 @@ usage: spikewire COMMAND [flags]          spikewire COMMAND --help lists the fla
 {commands}
 
 examples:
-  spikewire train                                      embedded digits, Grad R, under a minute
+  spikewire train                                      digits, Grad R's rule, under a minute
   spikewire train --method deepr --connectivity 0.05   another method; its fields are flags
   spikewire train --preset mnist-fast --out runs/mine  first: spikewire data get mnist
   spikewire train --resume runs/mine                   resume it after a stop"""
