@@ -218,20 +218,20 @@ def test_the_end_is_a_plain_model_with_the_target_connectivity(name, case):
     assert list(run.model.state_dict()) == keys
     assert all(type(value) is nn.Parameter for value in run.model.parameters())
     assert not any(vars(value) for value in run.model.parameters())
-    assert no_hooks(run, after_finish=True)
+    assert no_hooks(run)
     before = {key: value.clone() for key, value in run.model.state_dict().items()}
     again = run.pruner.finish()
     assert all(torch.equal(masks[key], again[key]) for key in TARGETS)
     assert all(torch.equal(value, run.model.state_dict()[key]) for key, value in before.items())
 
 
-def no_hooks(run, after_finish=False):
-    """Return whether no hook is left; after `finish` one warns of a step that fills zeros."""
+def no_hooks(run):
+    """Return whether no hook is left on the optimizer and in the model."""
     optimizer = run.optimizer
     modules = list(run.model.modules())
     return not (
         optimizer._optimizer_step_pre_hooks
-        or len(optimizer._optimizer_step_post_hooks) > after_finish
+        or optimizer._optimizer_step_post_hooks
         or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
     )
 

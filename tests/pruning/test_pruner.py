@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import gc
 import io
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +14,7 @@ from torch.optim import LBFGS, SGD, Adam, AdamW, NAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spikewire import Budget, DeepR, Dense, GradR, SoftDeepR, SpikewireError
+from spikewire import Budget, DeepR, Dense, GradR, SoftDeepR, SpikewireError, apply_masks
 from spikewire.fields import defaults, values
 from spikewire.methods.gradr import laplace_location
 from spikewire.pruning import Latent, Pruner
@@ -872,6 +874,45 @@ def test_keep_masks_after_a_plain_finish_is_refused_not_ignored():
     pruner.finish()
     with pytest.raises(SpikewireError, match=r"already finished without it; .*apply_masks\(model"):
         pruner.finish(keep_masks=True)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_new_optimizer_after_finish_warns_once_that_it_fills_the_zeros(keep):
+    model, other = net(), net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    pruner = DeepR(connectivity=0.3).attach(model, optimizer, total_steps=2)
+    train(model, optimizer, steps=2)
+    masks = pruner.finish(keep_masks=keep)
+    train(other, SGD(other.parameters(), lr=0.1), steps=2)  # of another model: silent
+    fresh = SGD(model.parameters(), lr=0.01)
+    with pytest.warns(UserWarning, match=r"fills the pruned weights.*apply_masks") as caught:
+        train(model, fresh, steps=3)
+    assert len(caught) == 1
+    assert any(model.get_parameter(name)[~mask].any() for name, mask in masks.items())
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_new_optimizer_with_applied_masks_is_silent_and_keeps_the_zeros(keep):
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    pruner = DeepR(connectivity=0.3).attach(model, optimizer, total_steps=2)
+    train(model, optimizer, steps=2)
+    masks = pruner.finish(keep_masks=keep)
+    fresh = SGD(model.parameters(), lr=0.01)
+    apply_masks(model, masks, fresh)
+    train(model, fresh, steps=3)  # warnings are errors here
+    assert not any(model.get_parameter(name)[~mask].any() for name, mask in masks.items())
+
+
+def test_a_finished_model_that_is_deleted_is_not_kept_alive():
+    model = net()
+    pruner = GradR(connectivity=0.3).attach(model, SGD(model.parameters(), lr=0.1), total_steps=1)
+    train(model, pruner.optimizers[0], steps=1)
+    pruner.finish()
+    weight = weakref.ref(next(model.parameters()))
+    del model, pruner
+    gc.collect()
+    assert weight() is None
 
 
 def test_masks_kept_by_finish_are_released_by_detach():

@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from spikewire.errors import SpikewireError
 from spikewire.nn.names import named_parameters
@@ -146,39 +149,55 @@ class MaskHook:
 
 
 class RefillWarning:
-    """A hook per optimizer that warns once when a step after `Pruner.finish` fills zeros again.
+    """Warns once when a step of any optimizer after `Pruner.finish` fills zeros again.
 
-    After the first step that moves one of the weights they do nothing; torch does not let a hook
-    remove itself. They are silent where a pruner or `apply_masks` has the weights by then.
+    The first step that moves one of the weights ends it. It is silent where another pruner or
+    `apply_masks` has the weights by then. One hook on all optimizers serves all finished pruners,
+    which it does not keep alive: torch does not let a hook remove itself.
 
     Args:
-        optimizers: the optimizers that trained the pruned weights.
         masks: parameter -> bool mask.
+        kept: whether the attached optimizers keep the zeros, so that only another one fills them.
     """
 
-    def __init__(
-        self, optimizers: Iterable[Optimizer], masks: Mapping[nn.Parameter, Tensor]
-    ) -> None:
-        self.masks = dict(masks)
-        self.hooks = [x.register_step_post_hook(self._after) for x in optimizers]
+    finished = WeakTensorKeyDictionary()  # weight -> its RefillWarning
+    hook: RemovableHandle | None = None
 
+    def __init__(self, masks: Mapping[nn.Parameter, Tensor], kept: bool) -> None:
+        self.masks, self.kept = WeakTensorKeyDictionary(masks), kept
+        for weight in masks:
+            self.finished[weight] = self
+        if RefillWarning.hook is None:
+            check: Any = torch.compiler.disable(self._after)
+            RefillWarning.hook = register_optimizer_step_post_hook(check)
+
+    @classmethod
     @torch.no_grad()
-    def _after(self, *_: object) -> None:
-        if all(weight.grad is None for weight in self.masks):
+    def _after(cls, optimizer: Optimizer, *_: object) -> None:
+        if not len(cls.finished):
             return
-        masks, self.masks = self.masks, {}
-        if any(weight[~mask].any() for weight, mask in masks.items() if weight not in managed):
+        moved = [w for x in optimizer.param_groups for w in x["params"] if w.grad is not None]
+        for warning in dict.fromkeys(cls.finished[w] for w in moved if w in cls.finished):
+            warning._check()
+
+    def _check(self) -> None:
+        masks = dict(self.masks.items())
+        self.remove()
+        own = [
+            (weight, mask) for weight, mask in masks.items() if self.kept or weight not in managed
+        ]
+        if any(weight[~mask].any() for weight, mask in own):
             warn_caller(
                 "optimizer.step() after pruner.finish() fills the pruned weights again; "
-                "call finish(keep_masks=True) to train on under the masks, or "
-                "spikewire.apply_masks(model, pruner.masks(), optimizer) now"
+                "call finish(keep_masks=True) to train on with the same optimizer under the masks, "
+                "or spikewire.apply_masks(model, pruner.masks(), optimizer) now"
             )
 
     def remove(self) -> None:
-        """Remove the hooks and release the weights."""
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks, self.masks = [], {}
+        """Release the weights."""
+        for weight in list(self.masks.keys()):
+            self.finished.pop(weight, None)
+        self.masks.clear()
 
 
 @torch.no_grad()

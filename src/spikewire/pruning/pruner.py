@@ -160,10 +160,12 @@ class Pruner:
     def finish(self, keep_masks: bool = False) -> dict[str, Tensor]:
         """Leave a plain model with exact zeros and no hooks; a second call changes nothing.
 
-        Training on after a plain `finish` fills the zeros again; the first such step warns.
+        Training on after a plain `finish`, or with an optimizer that was not attached, fills the
+        zeros again; the first such step warns.
 
         Args:
-            keep_masks: keep the zeros while the same optimizers continue training.
+            keep_masks: keep the zeros while the same optimizers continue training. Another
+                optimizer keeps them after ``spikewire.apply_masks(model, masks, optimizer)``.
 
         Returns:
             The final masks, name -> bool tensor.
@@ -204,11 +206,9 @@ class Pruner:
         hooks = mask_functions.apply_masks(
             model, self._masks(), *(optimizers if keep_masks else ())
         )
-        if keep_masks:
-            return hooks
         parameters = named_parameters(model, remove_duplicate=False)
         pruned = {parameters[name]: mask for name, mask in self._masks().items()}
-        return [mask_functions.RefillWarning(optimizers, pruned)]
+        return [*hooks, mask_functions.RefillWarning(pruned, kept=keep_masks)]
 
     def detach(self) -> None:
         """Remove every hook and release the model; the weights stay as the network saw them."""
