@@ -27,15 +27,14 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "systems.md"
 DRAWN = ROOT / "src" / "spikewire" / "report" / "systems.json"  # what the figure shows
 BEGIN, END = "<!-- systems -->", "<!-- end -->"
+CONVOLUTIONAL = "Table 2 of the paper: CIFAR-10"  # weights and synapses are two things
 TABLES = {  # title of a table of the docs -> beginnings of the names of its rows
     "Table 1 of the paper: MNIST": ("rbm", "ecd", "lsnn", "wta", "stdp", "admm-mnist"),
-    "Table 2 of the paper: CIFAR-10": ("admm-cifar10",),
+    CONVOLUTIONAL: ("admm-cifar10",),
     "Other rows": ("",),
 }
-HEAD = (
-    "| row | published | accuracy, % | n | connectivity | time per run | `spikewire train` |",
-    "|---|---|---|---|---|---|---|",
-)
+HEAD = ("row", "published", "accuracy, %", "n", "connectivity", "time per run", "`spikewire train`")
+COSTS = ("synapses % (UPR's definition)", "SynOps per image")
 OURS = ("accuracy", "connectivity")
 FLAGS = "flags.txt"  # beside a run: how it was started, without seed and device
 
@@ -145,10 +144,14 @@ def finished(folder: Path) -> bool:
 
 
 def read(folder: Path) -> dict[str, float]:
-    """Return accuracy, connectivity and time of a finished run."""
+    """Return accuracy, connectivity and time of a finished run, and its costs if measured."""
     lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     time = sum(line["seconds"] for line in lines)
-    return {"time": time, **{key: lines[-1][key] for key in ("accuracy", "connectivity")}}
+    found = {"time": time, **{key: lines[-1][key] for key in ("accuracy", "connectivity")}}
+    measured = lines[-1].get("measured") or {}
+    return found | {
+        key: measured[key] for key in ("synapses_reached", "synops") if measured.get(key)
+    }
 
 
 def named(row: str, word: str) -> bool:
@@ -194,7 +197,10 @@ def fill(page: str, table: dict[str, Any]) -> str:
     """Return the page with its tables replaced; rows without runs say so."""
     lines = []
     for title, names in by_table().items():
-        lines += [f"### {title}", "", *HEAD, *(line(x, ROWS[x], table.get(x)) for x in names), ""]
+        costs = title == CONVOLUTIONAL
+        head = (*HEAD[:5], *(COSTS if costs else ()), *HEAD[5:])
+        lines += [f"### {title}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        lines += [*(line(x, ROWS[x], table.get(x), costs) for x in names), ""]
     before, _, rest = page.partition(f"{BEGIN}\n")
     return "\n".join([before + BEGIN, "", *lines, END + rest.partition(END)[2]])
 
@@ -229,16 +235,23 @@ def point(published: str) -> dict[str, float] | None:
     return found and {"accuracy": float(found[1]), "connectivity": float(found[2] or 100)}
 
 
-def line(name: str, row: Row, found: dict[str, Any] | None) -> str:
-    """Return a row of the table in Markdown."""
+def line(name: str, row: Row, found: dict[str, Any] | None, costs: bool = False) -> str:
+    """Return a row of the table in Markdown; `costs` adds synapses and SynOps."""
     command = f"`{found['flags'] if found else row.flags}`"
     if not found:
-        return f"| {name} | {row.published} | not measured | | | | {command} |"
+        return (
+            f"| {name} | {row.published} | not measured |{' |' * (5 if costs else 3)} {command} |"
+        )
     runs = found["runs"]
-    mean = {key: statistics.mean(run[key] for run in runs) for key in runs[0]}
+    known = [key for key in runs[0] if all(key in run for run in runs)]
+    mean = {key: statistics.mean(run[key] for run in runs) for key in known}
     spread = f" ± {100 * statistics.stdev(x['accuracy'] for x in runs):.2f}" if runs[1:] else ""
     cells = (name, row.published, f"{100 * mean['accuracy']:.2f}{spread}", str(len(runs)))
-    more = (f"{100 * mean['connectivity']:.2f} %", f"{mean['time']:.0f} s", command)
+    more = [f"{100 * mean['connectivity']:.2f} %", f"{mean['time']:.0f} s", command]
+    if costs:
+        reached, synops = mean.get("synapses_reached"), mean.get("synops")
+        synapses = f"{100 * reached:.2f} %" if reached else "unknown"
+        more[1:1] = [synapses, f"{synops / 1e6:.1f} M" if synops else "unknown"]
     return f"| {' | '.join([*cells, *more])} |"
 
 

@@ -75,6 +75,19 @@ def test_a_row_without_runs_says_so_and_one_with_runs_has_mean_and_deviation():
     assert "| rbm-dense | 95.60 (Neftci) | not measured |" in page
 
 
+def test_rows_of_cifar10_have_synapses_and_synops():
+    costs = {"synapses_reached": 0.3, "synops": 5e7}
+    runs = [{"time": 9.0, "accuracy": 0.9, "connectivity": 0.25, **costs}]
+    table = {"admm-cifar10-25": {"flags": "--preset x", "runs": runs}}
+    page = systems["fill"]("<!-- systems -->\n<!-- end -->", table)
+    shown = "90.00 | 1 | 25.00 % | 30.00 % | 50.0 M | 9 s | `--preset x` |"
+    assert f"| admm-cifar10-25 | 87.37 @ 25 % (Deng) | {shown}" in page
+    _, _, part = page.partition("CIFAR-10\n\n")
+    rows = part.partition("\n\n")[0].splitlines()
+    assert len({row.count("|") for row in rows}) == 1
+    assert "| synapses % (UPR's definition) | SynOps per image |" in rows[0]
+
+
 def test_a_word_is_one_row_or_the_beginning_of_several():
     named = systems["named"]
     assert [x for x in ROWS if named(x, "rbm-26")] == ["rbm-26"]
