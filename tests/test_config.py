@@ -179,6 +179,16 @@ def test_a_section_sets_a_rate_for_its_method_alone(written):
     assert resolve(file=again) == config
 
 
+def test_deep_r_starts_at_random_unless_the_weights_are_trained():
+    """Random places would throw away what a trained network has learned."""
+    for method, more in (("deepr", {}), ("softdeepr", {"expected": "0.1"})):
+        flags = {"method": method, **more}
+        assert resolve(flags=flags).options["initial"] == "random"
+        assert resolve(flags=flags | {"start": "runs/a"}).options["initial"] == "largest"
+        chosen = flags | {"start": "runs/a", "initial": "random"}
+        assert resolve(flags=chosen).options["initial"] == "random"
+
+
 def test_a_file_above_a_preset_overrides_the_presets_rate_for_a_method(written):
     budget = {"method": "budget"}
     assert resolve("digits", flags=budget).lr < resolve("digits").lr  # which makes it collapse
