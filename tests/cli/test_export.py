@@ -107,6 +107,9 @@ def test_mistakes_are_reported_in_one_line(words, finished, file, call):
     ["export", "RUN", "--format", "onnx"],
     ["export", "FILE", "--format", "onnx"],
     ["export", "RUN", "--values", "fp8"],
+    ["export", "RUN", "--values", "int8", "--format", "nir"],
+    ["export", "FILE", "--values", "int8", "--format", "coo"],
+    ["export", "RUN", "--pooling", "avg"],
     ["predict", "FILE", "--input", "notes.txt"],
 ])  # fmt: skip
 def test_a_mistake_in_a_flag_is_reported_with_the_flag(words, finished, file, call):

@@ -46,13 +46,18 @@ def make_export_parser() -> Parser:
     parser.add_argument(
         "--out",
         metavar="PATH",
-        help="path to write to (in the run directory; of a packed file: here)",
+        help="path to write to (in the run directory, or here for a packed file)",
     )
     parser.add_argument(
         "--values", help=f"packed: {', '.join(VALUES)} (fp16); c: int8, fp32 (int8)"
     )
     parser.add_argument("--pooling", default="conv", help=f"nir: {', '.join(POOLINGS)} (conv)")
-    parser.add_argument("--check", default="256", help="test images to compare on, or 0 (256)")
+    parser.add_argument(
+        "--check",
+        metavar="N",
+        default="256",
+        help="number of test images to compare on; 0: none (256)",
+    )
     parser.add_argument("--data-dir", help="directory of the data sets")
     add_own_files(parser)
     return parser
@@ -72,5 +77,5 @@ def print_export(exported: "ExportedRun") -> None:
         before, after = exported.accuracy_before, exported.accuracy_after
         rows["accuracy before, after"] = f"{percent(before)}, {percent(after)}"
         rows["accuracy change"] = f"{100 * (after - before):+.2f} percentage points"
-        rows["on"] = f"{exported.checked_images} test images"
+        rows["measured on"] = f"{exported.checked_images} test images"
     print_values(rows)

@@ -7,9 +7,9 @@ from pathlib import Path
 from torch import Tensor
 
 from spikewire import data as datasets
-from spikewire.deploy.model import FORMATS, write_c, write_network
+from spikewire.deploy.model import FORMATS, check_options, write_c, write_network
 from spikewire.deploy.run import ExportedRun
-from spikewire.errors import check, check_word
+from spikewire.errors import check
 from spikewire.formats import packed
 from spikewire.formats.network import Network
 from spikewire.runtime.model import Runtime
@@ -48,7 +48,7 @@ def convert(
         >>> convert("zoo:digits-5", format="c", out="digits.c").memory
         Memory(flash=5310, ram=3624)
     """
-    check_word("format", format, FORMATS)
+    check_options(format, values, pooling)
     check(check_images >= 0, "check_images", check_images, "at least 0")
     network, path = packed.read(file), Path(out or FORMATS[format])
     pixels, labels = _test_images(network, check_images, data_dir)

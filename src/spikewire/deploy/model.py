@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spikewire import __version__
-from spikewire.errors import SpikewireError, check_word
+from spikewire.errors import SpikewireError, check, check_word
 from spikewire.formats import c, coo, nir, packed
 from spikewire.formats.network import Network
 from spikewire.formats.trace import Trace, trace
@@ -26,6 +26,7 @@ FORMATS = {
     "coo": "connections",
     "c": "network.c",
 }
+VALUES = {"packed": packed.VALUES, "c": c.VALUES}  # the other formats have fp32 only
 MAX_DIFFERENT = 0.05  # rounding at the threshold is far below, another network far above
 
 
@@ -96,14 +97,26 @@ def export(
         >>> spikewire.load(exported.path).predict(images)
         tensor([7, 2, 1])
     """
-    check_word("format", format, FORMATS)
-    check_word("values", values, c.VALUES if format == "c" else packed.VALUES)
+    check_options(format, values, pooling)
     fields = _collect_fields(classes, mean, std)
     traced = trace(model, example, time_steps=time_steps, **fields)
     different = compare_spikes(traced, Runtime(traced.network, exact=True))
     size = write_network(traced.network, Path(path), format, values=values, pooling=pooling)
     dense = sum(4 * parameter.numel() for parameter in model.parameters())
     return Exported(Path(path), size, dense, traced.network.connectivity, different)
+
+
+def check_options(format: str, values: str | None, pooling: str) -> None:
+    """Raise for an unknown format, or for an option that the format does not have.
+
+    Raises:
+        SpikewireError: naming the option and what is allowed.
+    """
+    check_word("format", format, FORMATS)
+    if values is not None and format in VALUES:
+        check_word("values", values, VALUES[format])
+    check(values in (None, "fp32") or format in VALUES, "values", values, f"fp32 for {format}")
+    check(pooling == "conv" or format == "nir", "pooling", pooling, f"omitted for {format}")
 
 
 def compile(

@@ -12,8 +12,8 @@ from torch import nn
 from spikewire import __version__
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches, Dataset
-from spikewire.deploy.model import FORMATS, write_c, write_network
-from spikewire.errors import check, check_word
+from spikewire.deploy.model import FORMATS, check_options, write_c, write_network
+from spikewire.errors import check
 from spikewire.formats import c, packed
 from spikewire.formats.network import Network
 from spikewire.formats.trace import trace_model
@@ -94,7 +94,7 @@ def export_run(
         >>> exported.accuracy_after - exported.accuracy_before
         -0.0004
     """
-    check_word("format", format, FORMATS)
+    check_options(format, values, pooling)
     check(check_images >= 0, "check_images", check_images, "at least 0")
     flags = {"data_dir": data_dir, "model": model, "dataset": dataset}
     trained, config, data = _open_run(run, flags)
