@@ -34,6 +34,8 @@ def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
     family = [name for name in names if name.startswith(f"{word}-")]  # mnist: mnist-fast, ...
     near = get_close_matches(str(word), names, n=1, cutoff=0.5)
     hint = f" did you mean {near[0]!r}?" if near else ""
+    if str(word).endswith(".py") and "FILE.py:FUNCTION" in names:
+        hint = f" did you mean '{word}:FUNCTION'?"
     if len(family) > 1:
         hint = f" did you mean one of {', '.join(family)}?"
     return SpikewireError(f"{field}: unknown {_shown(word)};{hint} known: {', '.join(names)}")

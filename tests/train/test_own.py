@@ -261,6 +261,11 @@ def test_a_recurrent_network_is_exported_with_the_same_accuracy(files):
         ({"model": "snn.py:bild"}, ("function of snn.py", "'bild'", "did you mean 'build'?")),
         ({"model": "wrong.py:build"}, ("model: wrong.py:2: ZeroDivisionError",)),
         ({"model": "own_data.py:load"}, ("what own_data.py:load returns", "tuple")),
+        ({"model": "wrong.py"}, ("model: unknown 'wrong.py'", "did you mean 'wrong.py:FUNCTION'?")),
+        ({"model": "wrong.py:empty"}, ("model: what wrong.py:empty returns", "with parameters")),
+        ({"model": "wrong.py:narrow"}, ("model: wrong.py:12: RuntimeError: mat1 and mat2",)),
+        ({"model": "wrong.py:wide"}, ("model: shape of its output: (1, 2, 9)", "[time, 2, 2]")),
+        ({"model": "wrong.py:flat"}, ("model: shape of its output: (2,)", "[batch, classes]")),
         ({"dataset": "snn.py:Net"}, ("dataset: snn.py", "TypeError")),
         ({"dataset": "wrong.py:none"}, ("the function returned NoneType",)),
         ({"dataset": "csv:x"}, ("unknown 'csv:x'", "npz:FILE", "FILE.py:FUNCTION")),
@@ -282,6 +287,12 @@ def test_a_mistake_is_one_line(files, flags, words):
     Path("wrong.py").write_text(
         "def build():\n    1 / 0\ndef none():\n    pass\ndef seven():\n    import torch\n"
         "    x, y = torch.rand(9, 7, 2), torch.arange(9) % 2\n    return (x, y), (x, y)\n"
+        "from torch import nn\n"
+        "def empty(): return nn.Flatten()\n"
+        "class Net(nn.Linear):\n    def forward(self, x): return super().forward(x)\n"
+        "def narrow(): return Net(4, 2)\n"
+        "def wide(): return nn.Linear(5, 9)\n"
+        "def flat(): return nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))\n"
     )
     refused(lambda: fit(config(**({"dataset": "own_data.py:load"} | flags))), *words)
 

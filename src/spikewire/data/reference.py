@@ -75,14 +75,14 @@ def call_function(field: str, value: str, **offered: Any) -> Any:
     """
     path = named_path(value)
     assert path is not None
-    with _errors_of(field, path):
+    with errors_of_file(field, path):
         module = _import(path)
     name = value.rpartition(".py:")[2]
     functions = [key for key, item in vars(module).items() if callable(item)]
     if name not in functions:
         raise unknown(f"{field}: function of {path}", name, functions)
     function = getattr(module, name)
-    with _errors_of(field, path):
+    with errors_of_file(field, path):
         known = inspect.signature(function).parameters
         return function(**{key: item for key, item in offered.items() if key in known})
 
@@ -110,12 +110,20 @@ def _import(path: Path) -> ModuleType:
 
 
 @contextmanager
-def _errors_of(field: str, path: Path) -> Iterator[None]:
-    """Turn what the user's code raises into one line with the line of their file."""
+def errors_of_file(field: str, path: Path) -> Iterator[None]:
+    """Turn what the user's code raises into one line with the line of their file.
+
+    Args:
+        field: The setting that names the file.
+        path: The file.
+
+    Raises:
+        SpikewireError: For any exception inside.
+    """
     try:
         yield
     except SpikewireError as error:
-        raise SpikewireError(f"{field}: {error}") from None
+        raise SpikewireError(f"{field}: {str(error).removeprefix(f'{field}: ')}") from None
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if Path(frame.filename) == path.resolve()]

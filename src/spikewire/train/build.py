@@ -11,10 +11,10 @@ from spikewire import data as datasets
 from spikewire import plasticity
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches, Dataset, StreamedBatches
-from spikewire.data.reference import call_function, is_python
+from spikewire.data.reference import call_function, errors_of_file, is_python, named_path
 from spikewire.distributed import ALONE, Ranks
 from spikewire.errors import check
-from spikewire.metrics.counting import reset_neurons_
+from spikewire.metrics.counting import preserve_state, reset_neurons_
 from spikewire.metrics.links import first_tensor
 from spikewire.nn import models
 from spikewire.nn.layers import Spiking
@@ -93,8 +93,41 @@ def _own_model(config: Config, data: AnyDataset) -> nn.Module:
         time_steps=config.time_steps,
     )
     kind = type(found).__name__
-    check(isinstance(found, nn.Module), f"model: what {config.model} returns", kind, "a module")
+    what = f"model: what {config.model} returns"
+    check(isinstance(found, nn.Module), what, kind, "a module")
+    check(bool(list(found.parameters())), what, kind, "a module with parameters")
     return found
+
+
+def try_model(config: Config, model: nn.Module, images: Tensor, data: AnyDataset) -> None:
+    """Run a network of the user's own on two samples, and check the shape of its output.
+
+    State of the neurons, buffers and random number generators are left as they were.
+
+    Args:
+        config: All settings; `model` names the user's file.
+        model: The network.
+        images: A batch of inputs.
+        data: The data set.
+
+    Raises:
+        SpikewireError: If the code of the network raises, or its output does not fit the data.
+    """
+    path = named_path(config.model)
+    assert path is not None
+    few = images[:, :2] if data.temporal else images[:2]
+    devices = [images.device] if images.is_cuda else []
+    with (
+        errors_of_file("model", path),
+        torch.no_grad(),
+        torch.random.fork_rng(devices),
+        preserve_state(model),
+        autocast(config, images.device),
+    ):
+        shape = tuple(forward_of(model)(few).shape)
+    samples, classes = few.shape[int(data.temporal)], len(data.classes)
+    allowed = f"[time, {samples}, {classes}] or [{samples}, {classes}] for {samples} samples"
+    check(shape[1:] == (samples, classes), "model: shape of its output", shape, allowed)
 
 
 def _named_model(config: Config, data: AnyDataset) -> Spiking:

@@ -17,6 +17,7 @@ from torch.optim.swa_utils import update_bn
 
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches
+from spikewire.data.reference import is_python
 from spikewire.distributed import ALONE, GradientMean, Ranks
 from spikewire.errors import SpikewireError, check
 from spikewire.metrics.counting import reset_neurons_
@@ -38,6 +39,7 @@ from spikewire.train.build import (
     load_data,
     test_batches,
     training_batches,
+    try_model,
 )
 from spikewire.train.cuda_graph import Graph, why_not
 from spikewire.train.pretrained import field_of_errors, load_weights_
@@ -282,7 +284,9 @@ def prepare(
         check(device.type == "cuda", "sync_batchnorm", True, "false on a CPU, where torch has none")
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in place; not fused by our kernels
     train = training_batches(config, data, device)
-    next(train.epoch(0))  # an augmentation too large for the images raises here
+    images, _ = next(train.epoch(0))  # an augmentation too large for the images raises here
+    if is_python(config.model):
+        try_model(config, model, images, data)
     training = Training(
         config=config,
         device=device,
