@@ -56,6 +56,7 @@ def test_an_archive_may_name_its_arrays_as_keras_does_and_name_classes(tmp_path)
     ("changes", "words"),
     [
         ({"test_y": None}, ("has no test_y", "train_x")),
+        ({"test_y": None, "x": np.zeros(3)}, ("its arrays: train_x, train_y, test_x, x",)),
         ({"train_y": np.arange(7)}, ("train labels: 7", "8")),
         ({"train_y": np.arange(8) / 2}, ("train labels", "class numbers")),
         ({"train_y": np.arange(8) - 1}, ("train labels", "class numbers")),

@@ -131,6 +131,8 @@ def test_a_failure_leaves_no_hook_behind():
 def test_bad_input_is_refused():
     with pytest.raises(SpikewireError, match="model: 'ReLU' is not allowed"):
         measure(nn.ReLU(), torch.ones(1))
+    with pytest.raises(SpikewireError, match="batch: 'ndarray' is not allowed; it must be a ten"):
+        measure(nn.Linear(3, 2), torch.ones(2, 3).numpy())
     with pytest.raises(SpikewireError, match="batch: is empty"):
         measure(nn.Linear(2, 2), [])
 

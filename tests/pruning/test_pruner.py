@@ -672,6 +672,11 @@ def test_a_foreign_state_is_refused_in_one_line_and_nothing_changes(saved, loade
     assert all(same(before["layers"][k], after["layers"][k]) for k in before["layers"])
 
 
+def test_a_state_dict_of_the_model_is_refused_in_one_line():
+    with pytest.raises(SpikewireError, match=r"^state: is not what a pruner's state_dict\(\)"):
+        attached(Budget()).load_state_dict(net().state_dict())
+
+
 def test_a_state_from_before_an_option_and_layer_targets_existed_is_loaded():
     saved, loaded = attached(Budget()).state_dict(), attached(Budget())
     del saved["options"]["shrink"], saved["shares"]

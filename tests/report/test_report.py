@@ -136,6 +136,7 @@ def test_interrupted_paper_runs_are_resumed(tmp_path, monkeypatch):
     ("arguments", "expected"),
     [
         (["report", "{tmp}"], "contains no run"),
+        (["report", "{tmp}/absent"], "absent: does not exist"),
         (["report", "{runs}", "--format", "pdf"], "--format: unknown 'pdf'"),
         (["report", "{runs}", "--watch", "-1"], "--watch"),
         (["report", "{runs}", "--format", "md", "-o", "{tmp}/no/such/place"], "cannot be written"),

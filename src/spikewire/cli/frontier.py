@@ -82,7 +82,8 @@ def read_targets(
           "given without --unit and --targets")  # fmt: skip
     unit = unit or "connectivity"
     check_word("--unit", unit, UNITS)
-    check(unit == "connectivity" or bool(targets), "--targets", targets, f"a comma list of {unit}")
+    if unit != "connectivity" and not targets:
+        raise SpikewireError(f"--targets: is missing; it must be a comma list of {unit}")
     name = "--targets" if targets else "--connectivity"
     words = listed(name, targets or connectivity or CONNECTIVITIES)
     numbers = [number(name, word) for word in words]

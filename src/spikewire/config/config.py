@@ -119,7 +119,7 @@ class Config:
     augment: tuple[str, ...] = setting(
         (),
         "list of crop:PX, shift:PX, flip, cutout:PX, affine:PX/DEGREES/SCALE/SHEAR, "
-        "random-affine:DEGREES/SHIFT/LOW/HIGH, cutmix",
+        "random-affine:DEGREES/SHIFT/LOW/HIGH, cutmix, time-shift:STEPS",
     )
     pixel_mean: tuple[float, ...] = setting(
         (),

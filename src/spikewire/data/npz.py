@@ -23,13 +23,13 @@ def read(path: Path) -> Dataset:
     """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            found = ", ".join(file.files) or "none"
             arrays = {_name(key): file[key] for key in file.files}
     except OSError as error:
         raise SpikewireError(f"dataset: {path} cannot be read: {error.strerror}") from None
     except Exception as error:  # a damaged file fails anywhere inside zipfile and numpy
         raise SpikewireError(f"dataset: {path} is not a NumPy archive: {error}") from None
     if missing := [key for key in PARTS if key not in arrays]:
-        found = ", ".join(arrays) or "none"
         raise SpikewireError(f"dataset: {path} has no {', '.join(missing)}; its arrays: {found}")
     names = [str(name) for name in arrays["classes"]] if "classes" in arrays else None
     return from_arrays(path.stem, *(arrays[key] for key in PARTS), classes=names)

@@ -118,5 +118,6 @@ def _targets(method: str, targets: Sequence[float], unit: str) -> Sequence[float
     if method == "dense":
         return [None]
     if unit not in method_fields(method):
-        raise SpikewireError(f"methods: {method} takes no {unit}, so it has no frontier")
+        others = ", ".join(name for name in METHODS if unit in method_fields(name))
+        raise SpikewireError(f"methods: {method} takes no {unit}; methods that do: {others}")
     return targets

@@ -122,7 +122,9 @@ def _count_batches(
 
 def _inputs(batch: Tensor | Iterable[Any]) -> Iterator[Tensor]:
     for item in [batch] if isinstance(batch, Tensor) else batch:
-        yield item if isinstance(item, Tensor) else item[0]
+        x = item[0] if isinstance(item, tuple | list) else item
+        check(isinstance(x, Tensor), "batch", type(x).__name__, "a tensor, or batches of tensors")
+        yield x
 
 
 # ---------------------------------------------------------------------- counting by hooks

@@ -57,6 +57,10 @@ def require_same_run(pruner: "Pruner", state: Mapping[str, Any]) -> None:
         SpikewireError: for the first difference.
     """
     method, defaults = pruner.method, fields.defaults(type(pruner.method))
+    if "method" not in state:
+        raise SpikewireError(
+            "state: is not what a pruner's state_dict() returned; it has no method"
+        )
     if state.get("method") != method.name:
         raise SpikewireError(
             f"method: the state is of {state.get('method')!r}, not {method.name!r}"

@@ -101,7 +101,7 @@ def find_layers(
             continue
         _refuse_unfit(name, weight)
         if id(weight) not in owners:
-            raise SpikewireError(f"{name}: no optimizer given to attach() moves this target")
+            raise SpikewireError(f"{name}: no optimizer given to attach() has this parameter")
         layers.append(Layer(name, weight, *owners[id(weight)], connectivity))
     if not layers:
         raise _nothing_to_prune(parameters, chosen)
@@ -146,10 +146,8 @@ def _nothing_to_prune(
         names = ", ".join(chosen)
         return SpikewireError(f"targets: nothing to prune; frozen or empty: {names}")
     candidates = ", ".join(name for name, weight in parameters.items() if is_matrix(weight))
-    return SpikewireError(
-        "targets: the model has no weight to prune; name one of: "
-        + (candidates or "(no parameter of two or more dimensions)")
-    )
+    rest = f"name one of: {candidates}" if candidates else "no parameter of two or more dimensions"
+    return SpikewireError(f"targets: the model has no weight to prune; {rest}")
 
 
 def _named(pattern: str, fit: list[str], parameters: Iterable[str]) -> list[str]:

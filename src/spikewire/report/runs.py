@@ -190,7 +190,7 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
         The runs in the order of `paths`, by name within each; a run found twice is listed once.
 
     Raises:
-        SpikewireError: A path contains no run.
+        SpikewireError: A path does not exist or contains no run.
 
     Example:
         >>> runs = find(["runs"])
@@ -198,6 +198,8 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         here = _directories(path, SEARCH_DEPTH)
+        if not path.exists():
+            raise SpikewireError(f"{path}: does not exist")
         if not here:
             raise SpikewireError(
                 f"{path}: contains no run; make one with `spikewire train --out {path}/mine`"
