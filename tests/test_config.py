@@ -215,6 +215,11 @@ def test_a_file_above_a_preset_overrides_the_presets_rate_for_a_method(written):
         ("options = 3", ["mine.toml", "'options'"]),
         ("[gradx]\nalpha = 1", ["mine.toml: section", "did you mean 'gradr'"]),
         ("[gradr]\nalhpa = 1", ["mine.toml: field of [gradr]", "did you mean 'alpha'"]),
+        ("[budget]\nalpha = 1", ["mine.toml: [budget] alpha: belongs to deepr, gradr"]),
+        (
+            "first = 0.5",
+            ["mine.toml: first: is a field of the method budget; put it into its section"],
+        ),
         ("[gradr]\nlr = -1", ["mine.toml: [gradr] lr", "-1"]),
         ("[gradr]\nmethod = 'budget'", ["mine.toml: field of [gradr]", "'method'"]),
         ("[gradr]\nalpha = 'x'", ["mine.toml: [gradr] alpha", "a number"]),

@@ -69,7 +69,7 @@ def test_a_frontier_and_a_report_in_synapses(call, tiny, tmp_path):
     ("words", "said"),
     [
         (["frontier", "--unit=synapse", "--targets=0.1"], "did you mean 'synapses'"),
-        (["frontier", "--unit=bytes"], "--targets: None is not allowed"),
+        (["frontier", "--unit=bytes"], "--targets: is missing"),
         (["frontier", "--unit=synapses", "--targets=0.1,1.5"], "--targets: 1.5 is not allowed"),
         (["frontier", "--targets=0"], "--targets: 0.0 is not allowed; it must be in (0, 1]"),
         (["frontier", "--unit=bytes", "--targets=-3"], "--targets: -3.0 is not allowed"),

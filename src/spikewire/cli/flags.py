@@ -66,7 +66,8 @@ def add_settings(parser: Parser, arguments: Sequence[str], but: Sequence[str] = 
     parser.usage = f"{parser.prog} [flags]"
     title, values = shown_values(parser, arguments, but)
     known = ", ".join(sorted(presets()))
-    about = f"start from {known} (the data set's own; values of {title} are shown)"
+    shown = f"default: the preset of the data set; below, the values of {title} are shown"
+    about = f"start from {known} ({shown})"
     parser.add_argument("--preset", help=about)
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings")
     group = parser.add_argument_group("settings")

@@ -112,11 +112,13 @@ def frontier_parser(arguments: Sequence[str]) -> Parser:
     parser = Parser("frontier", frontier.__doc__ or "")
     parser.add_argument("--methods", default="gradr,deepr,budget", help="comma list (%(default)s)")
     parser.add_argument(
-        "--unit", metavar="X", help=f"of the targets: {', '.join(UNITS)} (connectivity)"
+        "--unit", metavar="X", help=f"unit of the targets: {', '.join(UNITS)} (connectivity)"
     )
     parser.add_argument("--targets", metavar="LIST", help="comma list of targets in this unit")
     parser.add_argument(
-        "--connectivity", metavar="LIST", help=f"the same in connectivity ({CONNECTIVITIES})"
+        "--connectivity",
+        metavar="LIST",
+        help=f"comma list of targets in connectivity ({CONNECTIVITIES})",
     )
     parser.add_argument("--seeds", metavar="N", default="3", help="seeds 0 to N-1 (%(default)s)")
     parser.add_argument(

@@ -85,15 +85,19 @@ def print_accuracy(records: list[dict[str, Any]], seconds: float, kernels: str) 
 def make_predict_parser() -> Parser:
     """Return the parser of `spikewire predict`."""
     parser = Parser("predict", predict.__doc__ or "")
-    parser.add_argument("model", help="packed file, zoo:NAME, or .nir")
+    parser.add_argument("model", help="packed file, zoo:NAME or .nir file")
     parser.add_argument("--input", required=True, help=".npy, .png, .jpg or the name of a data set")
-    parser.add_argument("--resize", action="store_true", help="resize images as a whole, uncropped")
+    parser.add_argument(
+        "--resize", action="store_true", help="resize the whole image instead of its central part"
+    )
     parser.add_argument("--time-steps", help="time steps per image of a .nir file (8)")
     parser.add_argument("--threads", default="1", help="threads (1)")
     parser.add_argument("--batch-size", default="32", help="images per batch (32)")
-    about = "stop at a lead of X times the time steps left"
+    about = "stop once the best class leads by more than X times the remaining time steps"
     parser.add_argument("--early-exit", metavar="X", help=about)
-    parser.add_argument("--exact", action="store_true", help="same spikes at any batch size")
+    parser.add_argument(
+        "--exact", action="store_true", help="compute the same spikes at any batch size"
+    )
     parser.add_argument("--kernels", help="avx512, avx2, portable or torch (the fastest)")
     parser.add_argument("--json", action="store_true", help="print one JSON record per image")
     parser.add_argument("--data-dir", help="directory of the data sets")

@@ -123,7 +123,7 @@ def train_parser(arguments: Sequence[str]) -> Parser:
 def add_own_files(parser: Parser) -> None:
     """Add the flags that name the Python files of a run again: only then are they executed."""
     for key, what in (("model", "network"), ("dataset", "data")):
-        about = f"FILE.py:FUNCTION of the run's {what}, where it has one"
+        about = f"FILE.py:FUNCTION of the run's {what}, if it was your own"
         parser.add_argument(flag(key), metavar="X", help=about)
 
 

@@ -65,18 +65,20 @@ class Config:
 
     dataset: str = setting(
         "digits",
-        "data set, or one of your own",
+        "name of a data set, or your own data",
         choices=("spikewire.data:DATASETS",),
         forms=("FILE.py:FUNCTION", "folder:PATH", "npz:FILE"),
     )
     model: str = setting(
         "auto",
-        "network, or one of your own; auto: the one for the data set",
+        "name of a network, or your own network; auto: the one for the data set",
         choices=("auto", "spikewire.nn.models:MODELS", "spikewire.plasticity:NETWORKS"),
         forms=("FILE.py:FUNCTION",),
     )
     hidden: int = setting(
-        0, "hidden neurons of a network of any size; 0: its own number", within="[0, 1e6]"
+        0,
+        "number of hidden neurons, for networks of any size; 0: the network's default",
+        within="[0, 1e6]",
     )
     plasticity: tuple[str, ...] = setting(
         (), "list of NAME:VALUE, constants of a network with a learning rule of its own"
@@ -91,7 +93,7 @@ class Config:
     )
     resize: int = setting(
         0,
-        "side in pixels to which images of folder:PATH are resized; 0: as they are",
+        "side in pixels to which images of folder:PATH are resized; 0: not resized",
         within="[0, 10000]",
     )
     method: str = setting("gradr", "pruning method", choices=("spikewire.methods:METHODS",))
@@ -115,7 +117,7 @@ class Config:
     )
     teacher: str = setting("", "run directory of a trained network to distill from")
     teacher_weight: float = setting(0.5, "weight of the distillation loss", within="[0, 1)")
-    start: str = setting("", "run directory of a trained network whose weights to start with")
+    start: str = setting("", "run directory of a trained network; training starts from its weights")
     augment: tuple[str, ...] = setting(
         (),
         "list of crop:PX, shift:PX, flip, cutout:PX, affine:PX/DEGREES/SCALE/SHEAR, "
@@ -127,7 +129,9 @@ class Config:
         within="[-100, 100]",
     )
     pixel_std: tuple[float, ...] = setting(
-        (), "what they are then divided by, one number per channel", within="(0, 100]"
+        (),
+        "by which pixels are divided after pixel_mean was subtracted, one number per channel",
+        within="(0, 100]",
     )
     centre: float = setting(
         0.0,
@@ -137,7 +141,7 @@ class Config:
     time_steps: int = setting(8, "time steps per image", within="[1, 10000]")
     early_time_steps: tuple[int, ...] = setting(
         (0,),
-        "time steps at first: one number per early part of the run; 0: all",
+        "time steps in early parts of the run, one number per part; 0: those of time_steps",
         within="[0, 10000]",
     )
     early: tuple[float, ...] = setting(
@@ -168,17 +172,17 @@ class Config:
         "initial weights; firing: scaled so that no layer is silent",
         choices=("default", "firing"),
     )
-    precision: str = setting("fp32", "arithmetic", choices=("fp32", "bf16"))
+    precision: str = setting("fp32", "floating-point precision", choices=("fp32", "bf16"))
     channels_last: bool = setting(False, "memory layout of images and convolutions")
     compile: bool = setting(False, "use torch.compile")
     graph: bool | None = setting(
-        None, "forward and backward as a CUDA graph; none: where possible, without compile"
+        None, "run forward and backward as a CUDA graph; none: where possible, unless compiled"
     )
     sync_batchnorm: bool = setting(
         False, "BatchNorm statistics over all ranks of torchrun, on GPUs; without fused kernels"
     )
     device: str = setting("auto", "device", choices=("auto", "cpu", "cuda"), free=True)
-    threads: int = setting(0, "CPU threads; 0: torch's choice", within="[0, 1024]", free=True)
+    threads: int = setting(0, "CPU threads; 0: torch's default", within="[0, 1024]", free=True)
     seed: int = setting(0, "seed of every random choice", within="[0, inf)")
     hold_out: int = setting(
         0, "test on this many training images instead of the test set", within="[0, inf)"

@@ -184,9 +184,19 @@ def _check_names(name: str, table: Mapping[str, Any]) -> None:
                 raise unknown(f"{name}: section", key, methods())
             allowed = {*method_fields(key), *known} - {"method"}
             for word in value.keys() - allowed:
+                if owners := _owners(word):
+                    raise SpikewireError(f"{name}: [{key}] {word}: belongs to {', '.join(owners)}")
                 raise _unknown(f"{name}: field of [{key}]", word, value[word], allowed)
         elif key not in known:
+            if owners := _owners(key):
+                fields = f"is a field of the method {' or '.join(owners)}"
+                raise SpikewireError(f"{name}: {key}: {fields}; put it into its section")
             raise _unknown(f"{name}: field", key, value, known)
+
+
+def _owners(key: str) -> list[str]:
+    """Return the methods that have a field of this name."""
+    return sorted(name for name in methods() if key in method_fields(name))
 
 
 def _unknown(field: str, key: str, value: Any, allowed: Iterable[str]) -> SpikewireError:
@@ -199,8 +209,7 @@ def _misplaced(key: str, text: str, method: str) -> SpikewireError:
     """Return the error for a flag of another method, or of none."""
     if key == "sparsity":
         return not_sparsity("--sparsity", text, "--connectivity {}")
-    others = sorted(name for name in methods() if key in method_fields(name))
-    if others:
+    if others := _owners(key):
         return SpikewireError(f"{flag(key)}: belongs to {', '.join(others)}, not to {method!r}")
     return unknown("flag", flag(key), map(flag, [*settings(), *method_fields(method)]))
 
