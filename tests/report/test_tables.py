@@ -88,7 +88,7 @@ def test_the_headline_of_operations_compares_with_the_dense_run_if_there_is_one(
     used = load(runs / "dense").measured
     *_, operations, size = cards(find([runs / "deepr"]))
     assert operations[2] == f"{used['dense']:,.0f} with all weights and all inputs active"
-    assert size[2] == "75.8 kB unpacked, with all weights"
+    assert size[2] == "75.8 kB unpacked, with all weights; both without the header of a file"
     repeat(runs, "deepr", seed=0, accuracy=0.90, into="deepr")
     repeat(runs, "dense", seed=0, accuracy=0.90, into="dense")
     *_, operations, size = cards(find([runs / "dense", runs / "deepr"]))

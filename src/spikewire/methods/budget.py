@@ -118,7 +118,7 @@ class Budget(Latent, Priced):
         return size.div_(layer.weight.numel() ** self.balance)
 
     def end(self, pruner: Pruner) -> None:
-        """Refuse to hand over weights that are not finite: no latent would be among the largest."""
+        """Raise if weights are not finite: no latent would be among the largest."""
         require_finite([layer.state["latent"] for layer in pruner.layers])
 
     def mask(self, layer: Layer) -> Tensor:

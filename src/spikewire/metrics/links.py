@@ -5,7 +5,7 @@ positions on padding have none. `count_synapses` counts three sets, each a part 
 
     present   weights that exist, times their positions
     reached   those whose source neuron is reached from the input over present synapses
-    alive     those whose target neuron, besides, leads to the output
+    alive     those of them whose target neuron also leads to the output
 """
 
 from collections.abc import Callable, Iterator, Mapping

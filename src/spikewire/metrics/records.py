@@ -60,7 +60,7 @@ class LayerMeasure:
         synapses: Synapses that exist: present weights times the positions at which each is
             applied; None if not counted.
         reached: Those of them whose source neuron is reached from the input.
-        alive: Those of them whose target neuron, besides, leads to the output.
+        alive: Those of them whose target neuron also leads to the output.
         dense_synapses: Synapses of the unpruned layer; None if not counted.
     """
 

@@ -1,4 +1,4 @@
-"""BatchNorm whose statistics are those of each time step by itself."""
+"""BatchNorm with separate statistics for each time step."""
 
 import torch
 from torch import Tensor, nn

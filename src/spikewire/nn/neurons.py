@@ -225,7 +225,7 @@ class PLIF(Neuron):
     One number per layer is learnt: ``1 / tau = sigmoid(w)``.
 
     Args:
-        tau: time constant at first, above 1; the attribute `tau` is the present one.
+        tau: initial time constant, above 1; the attribute `tau` is the current one.
         threshold: membrane potential at which a neuron fires; above `rest`.
         rest: resting potential.
         surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.

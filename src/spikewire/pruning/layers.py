@@ -146,7 +146,11 @@ def _nothing_to_prune(
         names = ", ".join(chosen)
         return SpikewireError(f"targets: nothing to prune; frozen or empty: {names}")
     candidates = ", ".join(name for name, weight in parameters.items() if is_matrix(weight))
-    rest = f"name one of: {candidates}" if candidates else "no parameter of two or more dimensions"
+    rest = (
+        f"name one of: {candidates}"
+        if candidates
+        else ("it has no parameter of two or more dimensions")
+    )
     return SpikewireError(f"targets: the model has no weight to prune; {rest}")
 
 

@@ -99,7 +99,8 @@ def _cost_cards(group: Group, runs: Sequence[Run]) -> list[Card]:
     )
     used = f"{mean(group, 'synops', 'macs'):,.0f}"
     packed, unpacked = (size(round(mean(group, key))) for key in ("bytes_packed", "bytes_dense"))
+    beside = f"{unpacked} unpacked, with all weights; both without the header of a file"
     return [
         (f"operations per image of {group.label}", used, compared),
-        (f"packed size of {group.label}", packed, f"{unpacked} unpacked, with all weights"),
+        (f"packed size of {group.label}", packed, beside),
     ]
