@@ -132,8 +132,7 @@ def test_a_neuron_is_silent_for_the_refractory_time():
 def test_sources_have_one_sign_and_deep_r_keeps_it():
     torch.manual_seed(0)
     layer = AdaptiveRecurrent(8, 12, inhibitory=0.25)
-    assert (layer.inputs.weight[:, :2] <= 0).all()
-    assert (layer.inputs.weight[:, 2:] >= 0).all()
+    signs = [weight.sign() for weight in (layer.inputs.weight, layer.synapses.weight)]
     model = torch.nn.Sequential(layer)
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
     method = spikewire.DeepR(connectivity=0.3, constraint="global", alpha=0.01)
@@ -146,9 +145,40 @@ def test_sources_have_one_sign_and_deep_r_keeps_it():
     after = pruner.masks()
     assert any(not torch.equal(after[name], before[name]) for name in before)
     assert sum(int(m.sum()) for m in after.values()) == round(0.3 * (8 * 12 + 12 * 12))
-    for weight, count in ((layer.inputs.weight, 2), (layer.synapses.weight, 3)):
-        assert (weight[:, :count] <= 0).all()
-        assert (weight[:, count:] >= 0).all()
+    for weight, sign in zip((layer.inputs.weight, layer.synapses.weight), signs, strict=True):
+        assert weight.any()
+        assert (weight * sign >= 0).all()
+
+
+def test_the_published_network_starts_with_balanced_signs_per_source():
+    # Bellec et al.: of 80 inputs any 19 inhibit, of 220 neurons the first 54, which do not adapt;
+    # the readout has the signs of its neurons, and biases of 0
+    torch.manual_seed(0)
+    shape = {"input_shape": (2,), "classes": 10, "temporal": True}
+    model = spikewire.build("lsnn", readout="leaky", **shape)
+    layers = model.rec1.inputs, model.rec1.synapses, model.fc2
+    into, own, out = (layer.weight.detach() for layer in layers)
+    inhibitory = []
+    for weight in (into, own, out):
+        negative = (weight <= 0).all(0)
+        assert (weight[:, ~negative] >= 0).all()
+        torch.testing.assert_close(weight.sum(1), torch.zeros(len(weight)), atol=1e-4, rtol=0.0)
+        inhibitory.append(negative)
+    assert int(inhibitory[0].sum()) == 19
+    assert inhibitory[0].nonzero().max() > 39, "not only the channels of rising pixels"
+    for negative in inhibitory[1:]:
+        assert negative.nonzero().flatten().tolist() == list(range(54))
+    assert not model.rec1.cell.beta[:54].any()
+    assert not own.diagonal().any()
+    assert torch.linalg.eigvals(own).abs().max() == pytest.approx(1.0, abs=1e-3)
+    assert not model.fc2.bias.any()
+    # other weights have the scale of a square matrix of that radius: sqrt(n var) with var the mean
+    # of both kinds, 1 - 2/pi of a half normal number, times 3.2 and 3.07 squared for inhibition
+    for weight, n, few in ((into, 80, 19), (out, 220, 54)):
+        ratio = (n - few) / few
+        radius = math.sqrt((1 - 2 / math.pi) * (n - few + few * ratio**2))
+        excitation = weight[weight > 0].mean()
+        assert float(excitation) == pytest.approx(math.sqrt(2 / math.pi) / radius, rel=0.15)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -110,16 +110,16 @@ class AdaptiveRecurrent(nn.Module):
     Input and recurrent synapses, `inputs` and `synapses`, are linear layers with delays: every
     method prunes them, and they are counted like all other synapses. Weights start normal with a
     standard deviation of ``1 / sqrt(inputs)``. With `inhibitory` all synapses of a source have one
-    sign at first (Dale), negative for the first of them; excitation and inhibition of each neuron
-    cancel, and the recurrent weights have a spectral radius of 1. Methods that keep signs (Grad R,
-    Deep R) keep these.
+    sign at first (Dale), see `balance_`: the first neurons and random inputs inhibit. Methods that
+    keep signs (Grad R, Deep R) keep these.
 
     Args:
         inputs: number of inputs.
         neurons: number of neurons.
         adaptive: how many of them, the last ones, have adaptive thresholds.
         span: number of different delays; 1: none.
-        inhibitory: fraction of inhibitory sources, the first ones, or None: signs are random.
+        inhibitory: fraction of inputs and of neurons that inhibit, rounded down; None: signs are
+            random.
         dynamics: constants of the equations; None: those of the paper.
 
     Raises:
@@ -145,7 +145,12 @@ class AdaptiveRecurrent(nn.Module):
         self.synapses = DelayedLinear(neurons, neurons, span, self_connections=False)
         self.cell = AdaptiveCell(neurons, adaptive, dynamics or Dynamics())
         for layer in (self.inputs, self.synapses):
-            _initialise_(layer, inhibitory)
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+        self.synapses.weight.data.fill_diagonal_(0.0)
+        if inhibitory is not None:
+            first = torch.arange(int(inhibitory * neurons))
+            balance_(self.inputs.weight, torch.randperm(inputs)[: int(inhibitory * inputs)])
+            balance_(self.synapses.weight, first, self_connections=False)
 
     @property
     def dynamics(self) -> Dynamics:
@@ -182,18 +187,27 @@ class AdaptiveRecurrent(nn.Module):
 
 
 @torch.no_grad()
-def _initialise_(layer: DelayedLinear, inhibitory: float | None) -> None:
-    """Draw the weights; with a fraction of inhibitory sources balanced, of spectral radius 1."""
-    weight = layer.weight
-    weight.normal_(std=layer.in_features**-0.5).mul_(layer.delays >= 0)
-    if inhibitory is None:
-        return
-    count = round(inhibitory * layer.in_features)
-    weight.abs_()
-    excited, inhibited = weight[:, count:], weight[:, :count]
-    inhibited.mul_(-excited.sum(1, keepdim=True) / inhibited.sum(1, keepdim=True))
-    if layer.in_features == layer.out_features:
-        weight.div_(torch.linalg.eigvals(weight).abs().max())
+def balance_(weight: Tensor, inhibitory: Tensor, *, self_connections: bool = True) -> None:
+    """Draw weights of one sign per source, as the LSNN starts with.
+
+    They are ``|N(0, 1)|``, negative for inhibitory sources and scaled so that excitation and
+    inhibition of each neuron cancel, then all divided by the spectral radius of a square matrix
+    of them, which for a square `weight` is its own.
+
+    Args:
+        weight: ``[neurons, sources]``, overwritten.
+        inhibitory: indices of the inhibitory sources.
+        self_connections: whether the diagonal is drawn; if not, it is 0.
+    """
+    outputs, inputs = weight.shape
+    drawn = torch.randn(max(outputs, inputs), inputs).abs_()
+    if not self_connections:
+        drawn.fill_diagonal_(0.0)
+    excited = drawn.index_fill(1, inhibitory, 0.0).sum(1, keepdim=True)
+    inhibited = drawn[:, inhibitory]
+    drawn[:, inhibitory] = inhibited * (-excited / inhibited.sum(1, keepdim=True))
+    radius = torch.linalg.eigvals(drawn[:inputs]).abs().max()
+    weight.copy_(drawn[:outputs] / radius.clamp(min=torch.finfo(drawn.dtype).tiny))
 
 
 class _FireAdaptive(torch.autograd.Function):

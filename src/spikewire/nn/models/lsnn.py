@@ -1,15 +1,16 @@
 """The LSNN of Bellec et al. (NeurIPS 2018) for sequential MNIST."""
 
+import torch
 from torch import nn
 
-from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
+from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics, balance_
 from spikewire.nn.crossings import Crossings
 from spikewire.nn.layers import Layers
 from spikewire.nn.penalty import RatePenalty
 from spikewire.nn.recurrent import LastSteps, LeakyIntegrator
 
 ADAPTIVE = 100 / 220  # of the neurons
-INHIBITORY = 54 / 220  # of the inputs and neurons, those without adaptation first
+INHIBITORY = 54 / 220  # of the inputs and neurons, those without adaptation first; 19 of 80
 READ = 1 / 30  # of the time steps, at the end: 28 of 840
 
 
@@ -36,13 +37,16 @@ def make_layers(
     """
     encode, dynamics = Crossings(levels), Dynamics(tau_adaptation=tau_adaptation)
     adaptive = round(ADAPTIVE * hidden)
+    readout = nn.Linear(hidden, classes)
+    balance_(readout.weight, torch.arange(int(INHIBITORY * hidden)))
+    nn.init.zeros_(readout.bias)
     return {
         "encode": encode,
         "rec1": AdaptiveRecurrent(
             encode.outputs, hidden, adaptive=adaptive, inhibitory=INHIBITORY, dynamics=dynamics
         ),
         "rates": RatePenalty(0.1, 0.01),
-        "fc2": nn.Linear(hidden, classes),
+        "fc2": readout,
         "leaky": LeakyIntegrator(1 / (1 - dynamics.decay)),
         "last": LastSteps(READ),
     }
