@@ -374,6 +374,43 @@ def test_a_regrown_synapse_starts_with_fresh_moments():
     assert events > 1
 
 
+@pytest.mark.parametrize("constraint", ["layer", "global"])
+def test_dense_moments_are_those_of_the_gradients_of_all_synapses(constraint):
+    """Sheet of the LSNN: Adam for every theta; only present ones keep what it does to them."""
+    task, lr, alpha, eps, steps = Task(6, 5, 3), 0.02, 0.05, 1e-8, 120
+    gradient, sign = task.gradient(), signs_of(task.flat())
+    optimizer = torch.optim.Adam(task.weights, lr=lr)
+    pruner = DeepR(
+        connectivity=0.4, alpha=alpha, temperature=0.0, constraint=constraint, moments="dense"
+    ).attach(task.model, optimizer, total_steps=steps)
+
+    def present():
+        return torch.cat([mask.flatten() for mask in pruner.masks().values()]).tolist()
+
+    theta = [abs(x) for x in task.flat()]
+    first, second, kept = [0.0] * len(sign), [0.0] * len(sign), 0
+    new: set[int] = set()
+    for step in range(1, steps + 1):
+        before, weights = present(), task.flat()
+        for k, g in enumerate(gradient(weights, step)):
+            first[k] = 0.9 * first[k] + 0.1 * sign[k] * g
+            second[k] = 0.999 * second[k] + 0.001 * g * g
+            scale = math.sqrt(second[k] / (1 - 0.999**step)) + eps
+            theta[k] -= lr * (first[k] / (1 - 0.9**step) / scale + alpha)
+        task.backward(step)
+        optimizer.step()
+        after = present()
+        assert sum(after) == sum(before)
+        stay = [here and t >= 0 for here, t in zip(before, theta, strict=True)]
+        assert all(now or not here for here, now in zip(stay, after, strict=True))
+        kept += sum(stay[k] for k in new)
+        new = {k for k, here in enumerate(stay) if after[k] and not here}
+        theta = [t if here else 0.0 for t, here in zip(theta, stay, strict=True)]
+        expected = [s * t for s, t in zip(sign, theta, strict=True)]
+        assert close(task.flat(), expected, atol=1e-9)
+    assert kept > 5, "some new synapses live"
+
+
 def test_regrown_synapses_really_live_in_a_run_that_learns():
     """Over 1 % of the regrown stay for 100 steps and carry weight, with the L1 term on."""
     torch.manual_seed(0)

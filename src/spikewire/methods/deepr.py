@@ -20,6 +20,7 @@ from spikewire.pruning import (
 )
 
 CONSTRAINTS = ("layer", "global")
+MOMENTS = ("reset", "dense")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,10 @@ class DeepR(Masked):
     the count of every layer is exact after every step. With the global constraint only the count of
     all layers together is: each freed place goes to a layer drawn in proportion to its size times
     its connectivity at the start, then to one of its dormant places.
+
+    A new synapse starts with its optimizer state reset. With ``moments="dense"`` the optimizer
+    also sees the gradient of dormant synapses, as in the LSNN's code: a new one moves at once by
+    the mean of its gradients so far, and one that they push below 0 is replaced in the next step.
 
     The first synapses are drawn at random; for a trained network, give ``initial="largest"``.
     """
@@ -54,6 +59,11 @@ class DeepR(Masked):
     constraint: str = setting(
         "layer", "whose count is fixed: each layer's, or that of all together", choices=CONSTRAINTS
     )
+    moments: str = setting(
+        "reset",
+        "optimizer state of a new synapse: reset, or of its gradients while dormant",
+        choices=MOMENTS,
+    )
 
     def init(self, pruner: Pruner) -> None:
         """Choose the first synapses; signs are those of the weights."""
@@ -65,6 +75,19 @@ class DeepR(Masked):
             layer.state["mask"] = mask
             if self.constraint == "global":
                 layer.state["count"] = mask.sum()  # size x connectivity
+
+    def lend_(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
+        """Mask the gradient, unless the optimizer is to see that of dormant synapses."""
+        if self.moments == "reset":
+            super().lend_(pruner, layers)
+
+    def regrow_(self, layer: Layer, regrown: Tensor) -> None:
+        """Add synapses at weight 0."""
+        if self.moments == "reset":
+            super().regrow_(layer, regrown)
+            return
+        layer.weight.masked_fill_(regrown, 0.0)
+        layer.state["mask"] |= regrown
 
     def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Add penalty and noise, drop what turned negative, regrow as many at random."""
