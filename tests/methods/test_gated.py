@@ -1,5 +1,6 @@
 """Gates: masks are those of the network, weights wait behind closed gates."""
 
+import pytest
 import torch
 from reference import pull, row
 from refusal import refused
@@ -26,7 +27,8 @@ def test_by_hand_a_weight_waits_behind_a_closed_gate():
 def test_a_layer_without_gates_is_dense_and_connectivity_no_target():
     layer = row(0.5, -0.3)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    pruner = Gated().attach(layer, optimizer, total_steps=1)
+    with pytest.warns(UserWarning, match="gated: no layer has gates, so nothing is pruned"):
+        pruner = Gated().attach(layer, optimizer, total_steps=1)
     pull(layer, optimizer, 1.0, 1.0)
     assert pruner.connectivity() == 1.0
     torch.testing.assert_close(layer.weight.detach(), torch.tensor([[0.4, -0.4]]))

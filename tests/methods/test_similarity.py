@@ -1,6 +1,7 @@
 """Spike-train similarity: correlations and removals against loops, exact counts, digits."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -172,8 +173,11 @@ def test_a_network_without_hidden_neurons_is_left_as_it_is():
     network = plasticity.build("rbm", input_shape=(1, 2, 2), classes=2, hidden=4)
     optimizer = network.optimizer(0.1)
     pruner = Similarity(begin=0.0, every=1).attach(network, optimizer, total_steps=2)
-    for _ in range(2):
-        network.learn(torch.rand(3, 1, 2, 2), torch.tensor([0, 1, 0]))
+    network.learn(torch.rand(3, 1, 2, 2), torch.tensor([0, 1, 0]))
+    with pytest.warns(UserWarning, match="similarity: no hidden neurons"):
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it was said once
         optimizer.step()
     pruner.finish()
     assert pruner.connectivity() == 1.0

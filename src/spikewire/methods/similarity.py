@@ -22,6 +22,7 @@ from spikewire.pruning import (
     cubic,
     setting,
     target_count,
+    warn_caller,
 )
 
 
@@ -40,7 +41,8 @@ class Similarity(Masked):
     `similar` instead, all pairs of higher r lose one. Without either, `neurons` is 0.5. The
     connectivity is an outcome.
 
-    Hidden neurons are those between two pruned layers; see `spikewire.pruning.neurons`.
+    Hidden neurons are those between two pruned layers; see `spikewire.pruning.neurons`. Where a
+    network has none that a gradient passes, as those with a local rule, pruning warns once.
     """
 
     name = "similarity"
@@ -77,6 +79,9 @@ class Similarity(Masked):
         trains = pruner.uses
         assert isinstance(trains, SpikeTrains)
         pruner.all_layers()
+        if not (trains.groups or trains.warned):
+            trains.warned = True
+            warn_caller("similarity: no hidden neurons between two pruned layers: none is removed")
         done = (pruner.progress - self.begin) / (self.ramp - self.begin)
         for group in trains.groups:
             sums = trains.sums(group)

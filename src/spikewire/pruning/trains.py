@@ -31,6 +31,7 @@ class SpikeTrains(Meter):
 
     Attributes:
         groups: the groups of hidden neurons; none before the first forward pass.
+        warned: whether it was said that there are none.
     """
 
     def __init__(self, pruner: "Pruner", until: float) -> None:
@@ -38,7 +39,7 @@ class SpikeTrains(Meter):
         self.see = see
         super().__init__(pruner)
         assert pruner.model is not None
-        self.until = until
+        self.until, self.warned = until, False
         self.groups: tuple[Neurons, ...] = ()
         self.flow: Flow | None = Flow({self.modules[x.name]: x for x in pruner.layers})
         self.looks: dict[nn.Module, int] = {}
