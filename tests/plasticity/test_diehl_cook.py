@@ -8,7 +8,7 @@ import pytest
 import torch
 from refusal import refused
 
-from spikewire import METHODS, Budget, SpikewireError, plasticity
+from spikewire import METHODS, Budget, SpikewireError, export, plasticity
 from spikewire.config import resolve
 from spikewire.deploy import export_run
 from spikewire.fields import defaults
@@ -199,7 +199,18 @@ def test_it_learns_digits_sparse_and_resumes_to_the_same_bits(tmp_path):
     assert evaluate_run(tmp_path / "cut").accuracy == whole.accuracy
     row = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["measured"]["synops"] > 0
-    refused(lambda: export_run(tmp_path / "whole"), "not supported: clamp in DiehlCook")
+    refused(lambda: export_run(tmp_path / "whole"), "model: 'DiehlCook'", "learns by a gradient")
+
+
+@pytest.mark.parametrize("name", plasticity.NETWORKS)
+def test_no_format_takes_a_network_with_a_local_rule(name, tmp_path):
+    network = plasticity.build(name, input_shape=(1, 4, 4), classes=3, hidden=5)
+    for kind in ("packed", "nir", "coo", "c"):
+        refused(
+            lambda: export(network, torch.rand(2, 1, 4, 4), tmp_path / "x", format=kind),  # noqa: B023
+            f"model: {type(network).__name__!r} is not allowed",
+            "it must be one that learns by a gradient",
+        )
 
 
 @pytest.mark.parametrize(

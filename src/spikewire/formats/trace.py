@@ -19,6 +19,7 @@ from spikewire.formats.stage import IMAGE, Shape, Source, Stage
 from spikewire.formats.tracer import Tracer
 from spikewire.formats.values import Current, Spikes, Unknown, Value, expect_known
 from spikewire.nn.layers import Spiking
+from spikewire.plasticity import Plastic
 
 RESETS = ("reset", "reset_mem")  # of neurons that keep their state: SpikingJelly, snnTorch
 
@@ -88,6 +89,8 @@ def trace(
     """Return the record of a trained network, and the spikes of the model; see `trace_model`."""
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     model = getattr(model, "module", model) if hasattr(model, "device_ids") else model
+    rule = isinstance(model, Plastic)
+    check(not rule, "model", type(model).__name__, "one that learns by a gradient")
     image = _make_example(model, example)
     tracer = Tracer(model, image)
     with _evaluation(model), torch.no_grad(), tracer.hooks():
