@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from spikewire.errors import check
 from spikewire.kernels import event_driven
+from spikewire.nn.balance import balance_
 from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.recurrent import is_hooked
 from spikewire.nn.surrogates import triangle_derivative
@@ -184,30 +185,6 @@ class AdaptiveRecurrent(nn.Module):
             spikes, state = self.cell(now + self.synapses(spikes, found[-2::-1]), state)
             found.append(spikes)
         return torch.stack(found)
-
-
-@torch.no_grad()
-def balance_(weight: Tensor, inhibitory: Tensor, *, self_connections: bool = True) -> None:
-    """Draw weights of one sign per source, as the LSNN starts with.
-
-    They are ``|N(0, 1)|``, negative for inhibitory sources and scaled so that excitation and
-    inhibition of each neuron cancel, then all divided by the spectral radius of a square matrix
-    of them, which for a square `weight` is its own.
-
-    Args:
-        weight: ``[neurons, sources]``, overwritten.
-        inhibitory: indices of the inhibitory sources.
-        self_connections: whether the diagonal is drawn; if not, it is 0.
-    """
-    outputs, inputs = weight.shape
-    drawn = torch.randn(max(outputs, inputs), inputs).abs_()
-    if not self_connections:
-        drawn.fill_diagonal_(0.0)
-    excited = drawn.index_fill(1, inhibitory, 0.0).sum(1, keepdim=True)
-    inhibited = drawn[:, inhibitory]
-    drawn[:, inhibitory] = inhibited * (-excited / inhibited.sum(1, keepdim=True))
-    radius = torch.linalg.eigvals(drawn[:inputs]).abs().max()
-    weight.copy_(drawn[:outputs] / radius.clamp(min=torch.finfo(drawn.dtype).tiny))
 
 
 class _FireAdaptive(torch.autograd.Function):

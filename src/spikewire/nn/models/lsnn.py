@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics, balance_
+from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
+from spikewire.nn.balance import balance_
 from spikewire.nn.crossings import Crossings
 from spikewire.nn.layers import Layers
 from spikewire.nn.penalty import RatePenalty
