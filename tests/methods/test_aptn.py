@@ -6,6 +6,8 @@ from reference import pull, row
 from torch import nn
 
 from spikewire import METHODS
+from spikewire.config import resolve
+from spikewire.train.loop import fit
 
 APTN, Magnitude = METHODS["aptn"], METHODS["magnitude"]
 
@@ -65,3 +67,11 @@ def test_by_hand():
     APTN(connectivity=0.5, gradual=False, begin=0.0).attach(layer, optimizer, total_steps=4)
     pull(layer, optimizer, 4.0, 0.0, 0.0, -3.0)
     assert layer.weight.tolist()[0] == pytest.approx([0.0, -0.3, 0.0, 0.4])
+
+
+def test_it_prunes_neurons_that_learn_digits_by_stdp():
+    flags = {"dataset": "digits", "hidden": "40", "epochs": "3", "lr": "0.3", "time_steps": "30"}
+    flags |= {"plasticity": "adaptation:2", "method": "aptn", "connectivity": "0.5", "adapt": "1"}
+    result = fit(resolve("mnist-diehl", flags=flags))
+    assert result.accuracy > 0.7
+    assert result.connectivity == 0.5

@@ -6,6 +6,8 @@ from refusal import refused
 from torch import nn
 
 from spikewire import METHODS
+from spikewire.config import resolve
+from spikewire.train.loop import fit
 
 SoftPruning = METHODS["soft"]
 KINDS = {
@@ -48,3 +50,11 @@ def test_it_is_freezing_by_hand(kind):
 
 def test_it_has_no_target():
     refused(lambda: SoftPruning(connectivity=0.3), "connectivity", "removes none")
+
+
+def test_it_learns_digits_in_a_winner_take_all_layer():
+    flags = {"dataset": "digits", "hidden": "60", "epochs": "6", "lr": "0.02", "method": "soft"}
+    flags |= {"plasticity": "sharpness:3,balance:20", "trained": "0.3"}
+    result = fit(resolve("mnist-wta", flags=flags))
+    assert result.accuracy > 0.8
+    assert result.connectivity == 1.0

@@ -1,9 +1,13 @@
 """The networks of Deng et al.: their neuron as published, the random encoding, the sizes."""
 
+from dataclasses import replace
+
 import torch
 
+from spikewire.config import resolve
 from spikewire.nn.encoding import Bernoulli
 from spikewire.nn.models import build
+from spikewire.train.loop import fit
 
 CONSTANTS = {"tau": 1.25, "threshold": 0.5, "surrogate": "rectangle"}
 
@@ -67,3 +71,17 @@ def test_the_gradient_passes_the_encoding_unchanged():
     assert set(spikes.unique().tolist()) <= {0.0, 1.0}
     (spikes * 3).sum().backward()
     assert torch.equal(pixels.grad, torch.full_like(pixels, 3.0))
+
+
+def test_it_learns_a_few_images_of_mnist_and_is_pruned(mnist):
+    few = replace(
+        mnist,
+        train_images=mnist.train_images[:600],
+        train_labels=mnist.train_labels[:600],
+        test_images=mnist.test_images[:300],
+        test_labels=mnist.test_labels[:300],
+    )
+    flags = {"epochs": "5", "time_steps": "4", "batch_size": "20", "lr": "2e-3", "every": "30"}
+    result = fit(resolve("mnist-admm", flags=flags | {"connectivity": "0.5"}), data=few)
+    assert result.connectivity == 0.5
+    assert result.accuracy > 0.5
