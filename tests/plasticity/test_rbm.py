@@ -7,7 +7,8 @@ import torch
 
 from spikewire import plasticity
 from spikewire.config import resolve
-from spikewire.train.loop import fit
+from spikewire.runs.rundir import RunDir
+from spikewire.train.loop import Interrupted, Step, fit
 
 
 def machine(**sizes):
@@ -128,3 +129,16 @@ def test_it_learns_digits_and_prunes():
     result = fit(resolve("mnist-rbm", flags=flags | {"gradual": "false", "begin": "0.5"}))
     assert result.accuracy > 0.8
     assert result.connectivity == 0.5
+
+
+@pytest.mark.parametrize("preset", ["mnist-rbm", "mnist-ecd"])
+def test_a_run_resumes_with_the_momentum_of_its_rule(preset, tmp_path):
+    flags = {"dataset": "digits", "hidden": "20", "epochs": "2", "time_steps": "40"}
+    config = resolve(preset, flags=flags | {"method": "magnitude", "connectivity": "0.5"})
+    fit(config, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        fit(config, tmp_path / "cut", progress=lambda e: isinstance(e, Step) and e.step == 40)
+    fit(config, tmp_path / "cut", resume=True)
+    one, two = (RunDir.open(tmp_path / x).load_model()[0] for x in ("whole", "cut"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.errors import SpikewireError
+from spikewire.plasticity import Plastic
 from spikewire.train.build import build_optimizer
 from spikewire.train.step import Training
 
@@ -82,7 +83,8 @@ def _verify_pruner(saved: Any, fresh: Mapping[str, Any], steps: int) -> None:
 
 def _verified_optimizer(training: Training, saved: Any, steps: int) -> dict[str, Any]:
     """Return the moments, with the hyper-parameters of the fresh run."""
-    fresh, weights = training.optimizer.state_dict(), list(training.model.parameters())
+    fresh = training.optimizer.state_dict()
+    weights = [x for group in training.optimizer.param_groups for x in group["params"]]
     _require_keys(saved, fresh, "optimizer")
     groups, own = saved["param_groups"], fresh["param_groups"]
     _require(isinstance(groups, list) and len(groups) == len(own), "param_groups", groups, "as now")
@@ -113,7 +115,12 @@ def _verified_group(saved: Any, fresh: dict[str, Any]) -> dict[str, Any]:
 def _moments(training: Training) -> dict[str, Any]:
     """Return what the optimizer keeps per weight: the state of a probe of [3, 2] after one step."""
     probe = nn.ParameterList([nn.Parameter(torch.zeros(3, 2))])
-    optimizer = build_optimizer(training.config, probe)
+    optimizer: Any = training.optimizer
+    if isinstance(training.model, Plastic):  # it has an optimizer of its own, not the config's
+        options = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+        optimizer = type(optimizer)(probe, **options)
+    else:
+        optimizer = build_optimizer(training.config, probe)
     probe[0].grad = torch.zeros(3, 2)
     optimizer.step()
     return dict(optimizer.state[probe[0]])
