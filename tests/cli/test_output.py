@@ -26,7 +26,8 @@ def printed_settings(out):
 
 def test_only_settings_that_differ_from_the_preset_are_printed(call):
     title, found = printed_settings(call("train", *TINY)[1])
-    assert title == "# preset digits; -v shows all settings"
+    trained = "method gradr, network digits-mlp, data digits"
+    assert title == f"# preset digits: {trained}; -v shows all settings"
     assert found == SMALL
     words = ["--method", "deepr", "--connectivity", "0.3", "--lr", "0.03"]
     _, found = printed_settings(call("train", *words, *TINY)[1])
@@ -42,7 +43,7 @@ def test_a_section_of_the_preset_counts_as_the_preset(call):
 def test_settings_of_a_file_are_compared_with_the_defaults(call, tmp_path):
     (tmp_path / "x.toml").write_text("lr = 0.01\nseed = 0\n[gradr]\nalpha = 0.2\n")
     title, found = printed_settings(call("train", "--config", "x.toml", *TINY)[1])
-    assert title.startswith("# no preset;")
+    assert title.startswith("# no preset: method gradr,")
     assert found == {**SMALL, "lr": 0.01, "gradr": {"alpha": 0.2}}
 
 
@@ -57,7 +58,7 @@ def test_a_resumed_run_prints_what_was_changed_now(call, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(config, tmp_path / "run", progress=lambda event: True)
     title, found = printed_settings(call("train", "--resume", "run", "--trace-every", "9")[1])
-    assert title.startswith("# resumed with the settings of run;")
+    assert title.startswith("# resumed with the settings of run: method gradr,")
     assert found == {"trace_every": 9}
 
 

@@ -214,6 +214,13 @@ def test_arguments_and_images_that_do_not_fit_are_refused():
 # ---------------------------------------------------------------------- processes
 
 
+def test_a_runtime_says_what_it_runs():
+    shown = repr(load("zoo:digits-5", kernels="torch"))
+    assert shown == (
+        "Runtime(1x8x8 image -> 10 classes, 2 stages, 8 time steps, connectivity 0.04999, torch)"
+    )
+
+
 def test_a_pickled_runtime_and_stream_give_the_same_outputs():
     model = conv_net()
     images = torch.randn(3, *model.input_shape)

@@ -57,7 +57,8 @@ def changed_settings(config: Config, given: Mapping[str, Any]) -> str:
     changed = {key: value for key, value in values.items() if value != before[key]}
     fields = {key: value for key, value in options.items() if value != old[key]}
     section = f"\n[{config.method}]\n{to_toml(fields)}" if fields else ""
-    return f"# {title}; -v shows all settings\n{to_toml(changed)}{section}"
+    trained = f"method {config.method}, network {config.model}, data {config.dataset}"
+    return f"# {title}: {trained}; -v shows all settings\n{to_toml(changed)}{section}"
 
 
 def preset_for(name: str | None, config: Config) -> Config:

@@ -135,6 +135,14 @@ class Runtime:
         else:
             self.engine = NativeEngine(network, library, self.kernels, threads, exact)
 
+    def __repr__(self) -> str:
+        net = self.network
+        image = "x".join(map(str, net.input_shape))
+        return (
+            f"Runtime({image} image -> {len(net.classes)} classes, {len(net.stages)} stages, "
+            f"{net.time_steps} time steps, connectivity {net.connectivity:.4g}, {self.kernels})"
+        )
+
     def __reduce__(self) -> tuple[Callable[[], "Runtime"], tuple[()]]:
         """Pickle the network and the options, not threads and compiled code."""
         return self._copy, ()
