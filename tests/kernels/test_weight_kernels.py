@@ -44,14 +44,28 @@ def test_selection_over_programs_of_several_rounds(monkeypatch):
     assert torch.equal(mask, on_torch(selection.top_k_mask, scores, 4000))
 
 
+def test_all_parts_of_a_tensor_are_selected_from_at_once():
+    sizes = [1, 700, 2049, 3]
+    flat = (normal(sum(sizes)) * 4).round()
+    for counts in ([1, 350, 2049, 0], [0, 1, 1000, 3]):
+        mask = selection.top_k_parts(flat, sizes, counts)
+        assert [int(part.sum()) for part in mask.split(sizes)] == counts
+        assert torch.equal(mask, on_torch(selection.top_k_parts, flat, sizes, counts))
+        here = torch.tensor(counts, device=DEVICE)  # as a device computes them
+        assert torch.equal(mask, selection.top_k_parts(flat, sizes, here))
+        assert torch.equal(mask, selection.top_k_parts(flat, sizes, [here[0], *counts[1:]]))
+
+
 def test_a_byte_holds_all_that_a_program_counts_in_it():
     digits, base = selection_kernels.DIGITS, selection_kernels.BASE
     tile, unroll, rounds = 16, selection_kernels.UNROLL, selection_kernels.MAX_ROUNDS
     keys = torch.full((tile * unroll * rounds,), 0x7F7F7F7F, device=DEVICE)
     counts = torch.zeros(digits, base, dtype=torch.int64, device=DEVICE)
     sizes = {"DIGITS": digits, "BASE": base, "TILE": tile, "UNROLL": unroll}
-    k = torch.ones((), dtype=torch.int64, device=DEVICE)
-    selection_kernels.count_digits[(1,)](keys.int(), counts, k, len(keys), 7, 0, rounds, **sizes)
+    k = torch.ones(1, dtype=torch.int64, device=DEVICE)
+    table = torch.tensor([[0, len(keys), tile, tile, rounds, 0, 1, 0]], device=DEVICE)
+    inputs = keys.int(), torch.tensor([7], device=DEVICE), table
+    selection_kernels.count_digits[(1,)](*inputs, counts, k, 0, **sizes)
     assert counts[0].tolist() == [0] * 15 + [7 * len(keys)]
     assert counts[1:].sum() == 0
 
@@ -95,15 +109,66 @@ def test_other_layouts_are_left_to_torch():
     assert not kernels.same_layout(weight.double(), sign.double())
 
 
+SIZES, COSTS = [1, 700, 5000], [961, 25, 1]
+
+
 def test_level_within_a_budget():
     """The twin bisects bits; the kernel counts digits."""
-    scores, costs = [normal(1), normal(700), (normal(5000) * 8).round()], [961, 25, 1]
+    flat = torch.cat([normal(701), (normal(5000) * 8).round()])
     total = 961 + 700 * 25 + 5000
     for budget in (0, 960, total // 2, total - 1, total):
         room = torch.tensor(budget, device=DEVICE)
-        expected = on_torch(spending.level_within, scores, costs, room)
-        found = selection_kernels.level_within(scores, costs, room)
+        expected = on_torch(spending.level_within, flat, SIZES, COSTS, room)
+        found = spending.level_within(flat, SIZES, COSTS, room)
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
-    for k in (1, 3, 5000):
-        found = selection.kth_largest(scores[1].repeat(8)[:5000], torch.tensor(k, device=DEVICE))
-        assert found == selection.select(scores[1].repeat(8)[:5000].cpu(), k).item()
+
+
+@pytest.mark.parametrize("tile", [16, 512])
+def test_level_within_a_budget_where_weights_of_a_layer_differ_in_cost(tile, monkeypatch):
+    """Fewer costs than lanes, more, and one per weight, over several programs."""
+    monkeypatch.setattr(selection_kernels, "TILE", tile)
+    monkeypatch.setattr(selection_kernels, "PROGRAMS", 3)
+    selection_kernels._counting.cache_clear()
+    sizes, lengths = [9 * 12, 21 * 10, 40, 5], [9, 21, 40, 1]
+    flat = normal(sum(sizes))
+    generator = torch.Generator().manual_seed(0)
+    costs = [torch.randint(0, 9999, (n,), generator=generator).to(DEVICE) for n in lengths]
+    total = sum(int(c.sum()) * n // len(c) for c, n in zip(costs, sizes, strict=True))
+    for budget in (5000, total // 3, total):
+        room = torch.tensor(budget, device=DEVICE)
+        expected = on_torch(spending.level_within, flat, sizes, costs, room)
+        found = spending.level_within(flat, sizes, costs, room)
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+    selection_kernels._counting.cache_clear()
+
+
+@pytest.mark.parametrize("budget", [0, 963, 4000, 10**6])
+def test_what_is_left_buys_the_same_numbers_on_both_paths(budget):
+    flat = torch.cat([normal(701), (normal(5000) * 8).round()])
+    room = torch.tensor(budget, device=DEVICE)
+    level = spending.level_within(flat, SIZES, COSTS, room).nan_to_num(-torch.inf)
+    found = spending.counts_within(flat, SIZES, COSTS, level, room)
+    expected = on_torch(spending.counts_within, flat, SIZES, COSTS, level, room)
+    assert found.tolist() == [int(x) for x in expected]
+
+
+@pytest.mark.parametrize("unit", ["positions", "inputs", "layers"])
+def test_masks_within_a_budget_are_the_same_on_both_paths(unit):
+    shapes = [(8, 6, 3, 3), (20, 40), (10, 20)]
+    scores = [(normal(*shape, seed=i) * 8).round() for i, shape in enumerate(shapes)]
+    kernel = torch.tensor([4, 6, 4, 6, 9, 6, 4, 6, 4], device=DEVICE)
+    groups, costs = [], [torch.rand(1, *s[1:], dtype=torch.float64, device=DEVICE) for s in shapes]
+    if unit == "layers":
+        costs = [torch.full((1,) * len(s), 2.5, dtype=torch.float64, device=DEVICE) for s in shapes]
+    if unit == "positions":
+        everywhere = torch.empty(0, dtype=torch.int64, device=DEVICE)
+        costs = [kernel.view(1, 1, 3, 3), *[torch.ones(1, 1, device=DEVICE).long()] * 2]
+        groups = [{v: (kernel == v).nonzero().flatten() for v in (4, 6, 9)}, *[{1: everywhere}] * 2]
+    every = sum(float(c.sum()) * s.numel() / c.numel() for s, c in zip(scores, costs, strict=True))
+    for fraction in (0.01, 0.3, 1.0):
+        budget = torch.tensor(fraction * every, device=DEVICE, dtype=torch.float64)
+        inputs = scores, costs, budget, [3, 3, 3], groups
+        for a, b in zip(
+            spending.masks_within(*inputs), on_torch(spending.masks_within, *inputs), strict=True
+        ):
+            assert torch.equal(a, b)

@@ -103,23 +103,48 @@ def test_the_budget_is_met_to_the_cheapest_absent_weight(problem):
         assert int(mask.sum()) >= floor
 
 
+def spend_in_order(scores, costs, budget, floors):
+    """Sort, add up the costs, cut; of those equal to the first that is too much, the first fit."""
+    places = [(i, j) for i, layer in enumerate(scores) for j in range(len(layer))]
+    order = sorted(places, key=lambda p: (-scores[p[0]][p[1]], p))
+    kept = {p for i, n in enumerate(floors) for p in [q for q in order if q[0] == i][:n]}
+    room = max(budget, sum(costs[i][j] for i, j in kept)) - sum(costs[i][j] for i, j in kept)
+    rest = [p for p in order if p not in kept]
+    for level in sorted({scores[i][j] for i, j in rest}, reverse=True):
+        equal = [(i, j) for i, j in rest if scores[i][j] == level]
+        fits = sum(costs[i][j] for i, j in equal) <= room
+        for layer in range(len(scores)):
+            for i, j in (p for p in equal if p[0] == layer):
+                if costs[i][j] > room:
+                    break
+                kept.add((i, j))
+                room -= costs[i][j]
+        if not fits:
+            break
+    return [[(i, j) in kept for j in range(len(layer))] for i, layer in enumerate(scores)]
+
+
 @quick
 @given(problem=problems())
 def test_costs_that_are_no_whole_numbers_end_at_the_first_that_does_not_fit(problem):
-    scores, costs, budget, _ = problem
+    scores, costs, budget, floors = problem
     tensors, prices = as_tensors(scores, costs)
-    prices = [price.double() / 8 for price in prices]  # exact in binary
-    room = torch.tensor(budget / 8, dtype=torch.float64)
-    masks = masks_within(tensors, prices, room, [0] * len(scores))
-    assert sum(float(cost_of(m, c)) for m, c in zip(masks, prices, strict=True)) <= room
-    pairs = [
-        p
-        for s, m in zip(scores, masks, strict=True)
-        for p in zip(s, m.flatten().tolist(), strict=True)
-    ]
-    present = [score for score, here in pairs if here]
-    absent = [score for score, here in pairs if not here]
-    assert not absent or not present or min(present) >= max(absent)
+    room = torch.tensor(budget / 8, dtype=torch.float64)  # exact in binary
+    masks = masks_within(tensors, [price.double() / 8 for price in prices], room, floors)
+    expected = spend_in_order(scores, costs, budget, floors)
+    assert [mask.flatten().tolist() for mask in masks] == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_budget_of_all_weights_pays_for_all_of_them(seed):
+    """Sums of costs that are no binary fractions are rounded, by the sum of another order too."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = [torch.randn(shape, generator=generator) for shape in [(6, 4, 3, 3), (8, 20), (5, 7)]]
+    costs = [torch.rand(1, *x.shape[1:], generator=generator, dtype=torch.float64) for x in scores]
+    costs[2][0, :3] = 0.0
+    every = sum(float(dense_cost(s, c)) for s, c in zip(scores, costs, strict=True))
+    budget = torch.tensor(every, dtype=torch.float64)
+    assert all(bool(m.all()) for m in masks_within(scores, costs, budget, [1, 1, 1]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -145,6 +170,7 @@ def test_nothing_fits_everything_fits_and_what_is_never_used_is_free():
 
     assert found([3.0, 1.0], [5, 7], 4) == [False, False]
     assert found([3.0, 1.0], [5, 7], 12) == [True, True]
+    assert found([3.0, 1.0], [0, 7], 7) == [True, True]
     # a tap that meets only padding costs nothing; the better of the others is bought
     assert found([3.0, 2.0, 1.0], [0, 9, 4], 5) == [True, False, True]
 

@@ -1,7 +1,9 @@
 """Exact selection of the largest values without a sort, and without waiting for the device.
 
-The twins in plain torch are the functions of the same names in `spikewire.pruning.selection`, which
-call these where `same_layout` holds.
+The twins in plain torch are the functions of the same names in `spikewire.pruning.selection` and
+`spikewire.pruning.spending`, which call these where `same_layout` holds. Every kernel is launched
+once for all layers together: values are one flat tensor of parts, and a table says which program
+reads which piece of it.
 """
 
 # Triton's tensors carry no types a checker could follow.
@@ -9,18 +11,34 @@ call these where `same_layout` holds.
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # pyright: reportReturnType=false
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE, UNROLL = 512, 8  # of `count_digits`: 64 registers and 32 pending reads per thread
+TILE, UNROLL = 512, 8  # of `count_digits`: 32 pending reads per thread
 SCAN = 1024  # values per round of `_count_above` and `_write_mask`
 PROGRAMS = 1056  # of these three kernels: eight on each of an H200's 132 multiprocessors
 DIGITS, BASE = 8, 16  # a key of 32 bits is found in passes of four bits
 MAX_ROUNDS = 255 // UNROLL  # a byte counts up to 255
+
+
+class Part(NamedTuple):
+    """A piece of a flat tensor in which one key is searched for.
+
+    Attributes:
+        size: number of values.
+        search: which of the searches it belongs to.
+        costs: how many costs it has; value i costs as much as value i + costs.
+    """
+
+    size: int
+    search: int = 0
+    costs: int = 1
 
 
 @triton.jit
@@ -42,99 +60,199 @@ def _lowest_key(count_ptr, k_ptr, digits, DIGITS: tl.constexpr, BASE: tl.constex
 
 @triton.jit
 def _add_bytes(packed, count_ptr, cost):
-    """Add up the eight counts stored in the bytes of every element of `packed`, at their cost."""
+    """Add up the eight counts stored in the bytes of every element of `packed`, at their costs."""
     byte = tl.arange(0, 8)
-    counts = tl.sum(((packed[:, None] >> (8 * byte)[None, :]) & 255).to(tl.int32), 0)
-    tl.atomic_add(count_ptr + byte, counts.to(tl.int64) * cost, sem="relaxed")
+    counts = (packed[:, None] >> (8 * byte)[None, :]) & 255
+    tl.atomic_add(count_ptr + byte, tl.sum(counts * cost[:, None], 0), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["cost", "digit", "rounds"])
+@triton.jit(do_not_specialize=["digit"])
 def count_digits(
-    bits_ptr, count_ptr, k_ptr, total, cost, digit, rounds,
+    bits_ptr, cost_ptr, table_ptr, count_ptr, k_ptr, digit,
     DIGITS: tl.constexpr, BASE: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys cost by their next digit; smaller keys as 0, larger ones as the last.
 
-    The digits found so far follow from the counts.
+    The digits found so far follow from the counts. All keys that a lane reads have the same cost.
     """
+    line = table_ptr + tl.program_id(0) * 8
+    start, stop = tl.load(line), tl.load(line + 1)
+    width, stride, rounds = tl.load(line + 2), tl.load(line + 3), tl.load(line + 4)
+    first, costs, search = tl.load(line + 5), tl.load(line + 6), tl.load(line + 7)
+    count_ptr += search * (DIGITS * BASE)
     shift = 4 * (DIGITS - 1 - digit)
-    least = _lowest_key(count_ptr, k_ptr, digit, DIGITS, BASE) >> shift
+    least = _lowest_key(count_ptr, k_ptr + search, digit, DIGITS, BASE) >> shift
     low, high = tl.zeros((TILE,), tl.int64), tl.zeros((TILE,), tl.int64)
-    offset = tl.program_id(0).to(tl.int64) * rounds * (UNROLL * TILE) + tl.arange(0, TILE)
+    lane = tl.arange(0, TILE)
+    used, offset = lane < width, start + lane
     while rounds > 0:
         tiles = ()
         for i in tl.static_range(UNROLL):  # all reads start before the first is used
-            inside = offset + i * TILE < total
-            tiles = tiles + (tl.load(bits_ptr + offset + i * TILE, mask=inside, other=-1),)
+            inside = used & (offset + i * stride < stop)
+            tiles = tiles + (tl.load(bits_ptr + offset + i * stride, mask=inside, other=-1),)
         for i in tl.static_range(UNROLL):
             key = tl.maximum(_ordered(tiles[i]) >> shift, least)
             value = tl.minimum(key, least + (BASE - 1)) - least
             one = tl.full((TILE,), 1, tl.int64) << (8 * (value & 7))
             low += tl.where(value < 8, one, 0)
             high += tl.where(value < 8, 0, one)
-        offset += UNROLL * TILE
+        offset += UNROLL * stride
         rounds -= 1
+    cost = tl.load(cost_ptr + first + lane % costs, mask=used, other=0)
     _add_bytes(low, count_ptr + digit * BASE, cost)
     _add_bytes(high, count_ptr + digit * BASE + 8, cost)
 
 
 @triton.jit
-def _write_key(count_ptr, k_ptr, out_ptr, DIGITS: tl.constexpr, BASE: tl.constexpr):
-    """Write the key that was found as float bits."""
-    tl.store(out_ptr, _ordered(_lowest_key(count_ptr, k_ptr, DIGITS, DIGITS, BASE)))
+def _write_keys(count_ptr, k_ptr, out_ptr, DIGITS: tl.constexpr, BASE: tl.constexpr):
+    """Write the keys that were found as float bits."""
+    search = tl.program_id(0)
+    key = _lowest_key(count_ptr + search * (DIGITS * BASE), k_ptr + search, DIGITS, DIGITS, BASE)
+    tl.store(out_ptr + search, _ordered(key))
 
 
-@triton.jit(do_not_specialize=["rounds"])
-def _count_above(score_ptr, threshold_ptr, above_ptr, tied_ptr, total, rounds, SIZE: tl.constexpr):
+@triton.jit
+def _count_above(score_ptr, threshold_ptr, table_ptr, above_ptr, tied_ptr, SIZE: tl.constexpr):
     """Count, in the range of each program, the scores above the threshold and those equal to it."""
-    threshold, above, tied = tl.load(threshold_ptr), 0, 0
-    offset = tl.program_id(0).to(tl.int64) * rounds * SIZE + tl.arange(0, SIZE)
-    while rounds > 0:
-        inside = offset < total
+    line = table_ptr + tl.program_id(0) * 3
+    start, stop, search = tl.load(line), tl.load(line + 1), tl.load(line + 2)
+    threshold, above, tied = tl.load(threshold_ptr + search), 0, 0
+    while start < stop:
+        offset = start + tl.arange(0, SIZE)
+        inside = offset < stop
         score = tl.load(score_ptr + offset, mask=inside, other=0.0)
         above += tl.sum((inside & (score > threshold)).to(tl.int32), 0)
         tied += tl.sum((inside & (score == threshold)).to(tl.int32), 0)
-        offset += SIZE
-        rounds -= 1
+        start += SIZE
     tl.store(above_ptr + tl.program_id(0), above)
     tl.store(tied_ptr + tl.program_id(0), tied)
 
 
-@triton.jit(do_not_specialize=["rounds"])
+@triton.jit
 def _write_mask(
-    score_ptr, threshold_ptr, above_ptr, tied_ptr, mask_ptr, count_ptr, total, rounds,
+    score_ptr, threshold_ptr, table_ptr, above_ptr, tied_ptr, mask_ptr, count_ptr,
     PROGRAMS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Mark the scores above the threshold, and the first of the equal ones up to the count."""
+    line = table_ptr + tl.program_id(0) * 3
+    start, stop, search = tl.load(line), tl.load(line + 1), tl.load(line + 2)
     program = tl.arange(0, PROGRAMS)
-    above = tl.load(above_ptr + program, mask=program < tl.num_programs(0), other=0)
-    tied = tl.load(tied_ptr + program, mask=program < tl.program_id(0), other=0)
-    room = tl.load(count_ptr) - tl.sum((above + tied).to(tl.int64), 0)
-    threshold = tl.load(threshold_ptr)
-    offset = tl.program_id(0).to(tl.int64) * rounds * SIZE + tl.arange(0, SIZE)
-    while rounds > 0:
-        inside = offset < total
+    real = program < tl.num_programs(0)
+    same = real & (tl.load(table_ptr + program * 3 + 2, mask=real, other=0) == search)
+    above = tl.load(above_ptr + program, mask=same, other=0)
+    tied = tl.load(tied_ptr + program, mask=same & (program < tl.program_id(0)), other=0)
+    room = tl.load(count_ptr + search) - tl.sum((above + tied).to(tl.int64), 0)
+    threshold = tl.load(threshold_ptr + search)
+    while start < stop:
+        offset = start + tl.arange(0, SIZE)
+        inside = offset < stop
         score = tl.load(score_ptr + offset, mask=inside, other=0.0)
         equal = (inside & (score == threshold)).to(tl.int32)
         first = (equal > 0) & (tl.cumsum(equal, 0) <= room)
         tl.store(mask_ptr + offset, (score > threshold) | first, mask=inside)
         room -= tl.sum(equal, 0)
-        offset += SIZE
-        rounds -= 1
+        start += SIZE
 
 
-def _ranges(total: int, size: int, max_rounds: int) -> tuple[tuple[int], int]:
-    """Return the grid for `total` values, and how many rounds of `size` each program runs."""
-    pieces = triton.cdiv(total, size)
-    rounds = min(max_rounds, triton.cdiv(pieces, PROGRAMS))
-    return (triton.cdiv(pieces, rounds),), rounds
+@triton.jit(do_not_specialize=["number"])
+def _buy(cost_ptr, size_ptr, above_ptr, room_ptr, count_ptr, number):
+    """Write how many of every cost are bought, from the first cost to the last."""
+    room, i = tl.load(room_ptr), 0
+    while i < number:
+        cost, above = tl.load(cost_ptr + i), tl.load(above_ptr + i)
+        room -= cost * above
+        i += 1
+    i = 0
+    while i < number:
+        cost, above = tl.load(cost_ptr + i), tl.load(above_ptr + i)
+        more = tl.where(cost > 0, room // tl.maximum(cost, 1), 0)
+        more = tl.minimum(more, tl.load(size_ptr + i) - above)
+        room -= cost * more
+        tl.store(count_ptr + i, above + more)
+        i += 1
 
 
-def _scalar(value: int | Tensor, device: torch.device) -> Tensor:
-    """Return a number as a tensor of 64 bits, without waiting for the device."""
-    if isinstance(value, Tensor):
-        return value.long()
-    return torch.full((), value, dtype=torch.int64, device=device)
+# ------------------------------------------------------------------------------ launches
+
+
+@lru_cache(maxsize=64)
+def _counting(parts: tuple[Part, ...], device: torch.device) -> Tensor:
+    """Return the table of `count_digits`, one line per program.
+
+    A line has: the first value and the end of its part; how many lanes are used, and how far apart
+    are the values of a lane; rounds; the first cost and the number of costs; the search.
+    """
+    pieces, start, first = [], 0, 0
+    for size, search, costs in parts:
+        stop = start + size
+        if costs <= TILE:
+            width = TILE // costs * costs
+            pieces.append((start, stop, width, width, -(-size // width), first, costs, search))
+        else:
+            for lane in range(0, costs, TILE):
+                width, place = min(TILE, costs - lane), first + lane
+                reads = size // costs
+                pieces.append((start + lane, stop, width, costs, reads, place, costs, search))
+        start, first = stop, first + costs
+    rounds = sum(-(-reads // UNROLL) for _, _, _, _, reads, *_ in pieces)
+    most = min(MAX_ROUNDS, -(-rounds // PROGRAMS))
+    lines = [
+        (start + read * stride, stop, width, stride, min(most, -(-(reads - read) // UNROLL)), *rest)
+        for start, stop, width, stride, reads, *rest in pieces
+        for read in range(0, reads, most * UNROLL)
+    ]
+    return _send(lines, device)
+
+
+@lru_cache(maxsize=64)
+def _scanning(parts: tuple[Part, ...], device: torch.device) -> Tensor:
+    """Return the table of the kernels of masks, one line per program: first value, end, search."""
+    rounds = sum(-(-size // SCAN) for size, *_ in parts)
+    step = SCAN * -(-rounds // PROGRAMS)
+    lines, start = [], 0
+    for size, search, _ in parts:
+        stop = start + size
+        lines += [(at, min(at + step, stop), search) for at in range(start, stop, step)]
+        start = stop
+    return _send(lines, device)
+
+
+def _send(numbers: Sequence, device: torch.device) -> Tensor:
+    """Return whole numbers as a tensor on the device, which is not waited for."""
+    cuda = device.type == "cuda"
+    return torch.tensor(numbers, dtype=torch.int64, pin_memory=cuda).to(device, non_blocking=True)
+
+
+@lru_cache(maxsize=64)
+def _kept(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return numbers that are the same at every call."""
+    return _send(numbers, device)
+
+
+def _stack(values: Iterable[int | Tensor], device: torch.device) -> Tensor:
+    """Return numbers of which the device has computed some as one tensor, without waiting."""
+    values = list(values)
+    if not any(isinstance(value, Tensor) for value in values):
+        return _send(values, device)
+    zeros = torch.zeros((), dtype=torch.int64, device=device)
+    return torch.stack([x.long() if isinstance(x, Tensor) else zeros + x for x in values])
+
+
+def _highest(flat: Tensor, parts: tuple[Part, ...], costs: Tensor, k: Tensor) -> Tensor:
+    """Return for every search the highest score such that it and all above cost k or more.
+
+    Eight counting passes, and no result is read back.
+    """
+    counts = torch.zeros(k.numel(), DIGITS, BASE, dtype=torch.int64, device=k.device)
+    out = torch.empty(k.numel(), dtype=torch.int32, device=k.device)
+    bits, table = flat.view(torch.int32), _counting(parts, flat.device)
+    key = {"DIGITS": DIGITS, "BASE": BASE}
+    for digit in range(DIGITS):
+        count_digits[(len(table),)](
+            bits, costs, table, counts, k, digit, TILE=TILE, UNROLL=UNROLL, **key
+        )
+    _write_keys[(k.numel(),)](counts, k, out, **key)
+    return out.view(torch.float32)
 
 
 def kth_largest(flat: Tensor, k: int | Tensor) -> Tensor:
@@ -149,42 +267,29 @@ def kth_largest(flat: Tensor, k: int | Tensor) -> Tensor:
     Returns:
         The value, a scalar tensor on the device of `flat`.
     """
-    return _highest([flat], [1], _scalar(k, flat.device))
+    one, device = (Part(flat.numel()),), flat.device
+    return _highest(flat.contiguous(), one, _kept((1,), device), _stack([k], device))[0]
 
 
-def level_within(scores: Sequence[Tensor], costs: Sequence[int], budget: Tensor) -> Tensor:
-    """Return the highest score such that it and all above cost more than the budget.
+def top_k_parts(flat: Tensor, sizes: Sequence[int], counts: Sequence[int | Tensor]) -> Tensor:
+    """Return the mask of the highest values of every part of a flat tensor.
 
-    The twin is `spikewire.pruning.spending.level_within`.
+    The twin is `spikewire.pruning.selection.top_k_parts`.
 
     Args:
-        scores: float32 values ``[n]`` each, not NaN.
-        costs: the cost of each value of a tensor.
-        budget: a scalar tensor.
+        flat: float32 values ``[n]``, not NaN.
+        sizes: of the parts; n in total.
+        counts: how many values of each part to keep, from 0 to its size; a scalar tensor is not
+            waited for.
 
     Returns:
-        The score, a scalar tensor on the device of the scores.
+        The mask, bool ``[n]``; of equal values the first are kept.
     """
-    return _highest(scores, costs, budget.long() + 1)
-
-
-def _highest(scores: Sequence[Tensor], costs: Sequence[int], k: Tensor) -> Tensor:
-    """Return the highest score such that it and all above cost k or more.
-
-    Eight counting passes over each tensor, and no result is read back.
-    """
-    counts = torch.zeros(DIGITS, BASE, dtype=torch.int64, device=k.device)
-    out = torch.empty((), dtype=torch.int32, device=k.device)
-    bits = [flat.contiguous().view(torch.int32) for flat in scores]
-    key = {"DIGITS": DIGITS, "BASE": BASE}
-    for digit in range(DIGITS):
-        for flat, cost in zip(bits, costs, strict=True):
-            grid, rounds = _ranges(flat.numel(), UNROLL * TILE, MAX_ROUNDS)
-            count_digits[grid](
-                flat, counts, k, flat.numel(), cost, digit, rounds, TILE=TILE, UNROLL=UNROLL, **key
-            )
-    _write_key[(1,)](counts, k, out, **key)
-    return out.view(torch.float32)
+    flat, device = flat.contiguous(), flat.device
+    parts = tuple(Part(size, search) for search, size in enumerate(sizes))
+    number = counts if isinstance(counts, Tensor) else _stack(counts, device)
+    levels = _highest(flat, parts, _kept((1,) * len(parts), device), number)
+    return _mask(flat, parts, levels, number)
 
 
 def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) -> Tensor:
@@ -200,11 +305,73 @@ def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) ->
     Returns:
         The mask, bool ``[n]``.
     """
-    grid, rounds = _ranges(flat.numel(), SCAN, flat.numel())
-    above, tied = torch.empty(2, *grid, dtype=torch.int32, device=flat.device)
+    return _mask(flat, (Part(flat.numel()),), threshold, _stack([count], flat.device))
+
+
+def _mask(flat: Tensor, parts: tuple[Part, ...], levels: Tensor, counts: Tensor) -> Tensor:
+    """Return the mask of values above the level of their search and the first that equal it."""
+    table = _scanning(parts, flat.device)
+    above, tied = torch.empty(2, len(table), dtype=torch.int32, device=flat.device)
     mask = torch.empty_like(flat, dtype=torch.bool)
-    inputs, total = (flat, threshold, above, tied), flat.numel()
-    _count_above[grid](*inputs, total, rounds, SIZE=SCAN)
-    width, room = triton.next_power_of_2(PROGRAMS), _scalar(count, flat.device)
-    _write_mask[grid](*inputs, mask, room, total, rounds, PROGRAMS=width, SIZE=SCAN)
+    inputs = flat, levels, table, above, tied
+    _count_above[(len(table),)](*inputs, SIZE=SCAN)
+    width = triton.next_power_of_2(len(table))
+    _write_mask[(len(table),)](*inputs, mask, counts, PROGRAMS=width, SIZE=SCAN)
     return mask
+
+
+def level_within(
+    flat: Tensor, sizes: Sequence[int], costs: Sequence[int | Tensor], budget: Tensor
+) -> Tensor:
+    """Return the highest score such that it and all above cost more than the budget.
+
+    The twin is `spikewire.pruning.spending.level_within`.
+
+    Args:
+        flat: float32 values ``[n]``, not NaN.
+        sizes: of the parts of `flat`; n in total.
+        costs: for each part a number, or a tensor of m whole numbers of which value i costs the
+            one at i modulo m.
+        budget: a scalar tensor of 64 bits.
+
+    Returns:
+        The score, a scalar tensor on the device of the scores.
+    """
+    if any(isinstance(cost, Tensor) for cost in costs):
+        device = flat.device
+        tensors = [x.flatten() if isinstance(x, Tensor) else _kept((x,), device) for x in costs]
+        lengths, table = [x.numel() for x in tensors], torch.cat(tensors)
+    else:
+        lengths, table = [1] * len(costs), _kept(tuple(costs), flat.device)
+    parts = tuple(Part(n, 0, m) for n, m in zip(sizes, lengths, strict=True))
+    return _highest(flat, parts, table, (budget.long() + 1).view(1))[0]
+
+
+def counts_within(
+    flat: Tensor, sizes: Sequence[int], costs: Sequence[int], level: Tensor, room: Tensor
+) -> Tensor:
+    """Return how many values of each part to keep: those above the level, and what is left buys.
+
+    The twin is `spikewire.pruning.spending.counts_within`.
+
+    Args:
+        flat: float32 values ``[n]``, not NaN.
+        sizes: of the parts of `flat`; n in total.
+        costs: of the values of each part; what is left is spent in this order.
+        level: a scalar tensor.
+        room: what is paid for all values together, a scalar tensor of 64 bits.
+
+    Returns:
+        One number per part, int64.
+    """
+    device, number = flat.device, len(sizes)
+    parts = tuple(Part(size, search) for search, size in enumerate(sizes))
+    table = _scanning(parts, device)
+    above, tied = torch.empty(2, len(table), dtype=torch.int32, device=device)
+    levels = level.expand(number).contiguous()
+    _count_above[(len(table),)](flat, levels, table, above, tied, SIZE=SCAN)
+    sums = torch.zeros(number, dtype=torch.int64, device=device)
+    sums.index_add_(0, table[:, 2], above.long())
+    counts = torch.empty_like(sums)
+    _buy[(1,)](_kept(tuple(costs), device), _kept(tuple(sizes), device), sums, room, counts, number)
+    return counts

@@ -124,6 +124,25 @@ def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) ->
     return above | (tied & (tied.cumsum(0, dtype=torch.int32) <= count - above.sum()))
 
 
+def top_k_parts(flat: Tensor, sizes: Sequence[int], counts: Sequence[int | Tensor]) -> Tensor:
+    """Return the mask of the highest values of every part of a flat tensor.
+
+    Args:
+        flat: the parts, one after the other.
+        sizes: of the parts.
+        counts: how many of each part to keep, from 0 to its size, as for `top_k_mask`.
+
+    Returns:
+        A flat bool tensor; ties go to the lower index.
+    """
+    if same_layout(flat):
+        from spikewire.kernels import selection
+
+        return selection.top_k_parts(flat, sizes, counts)
+    pairs = zip(flat.split(list(sizes)), counts, strict=True)
+    return torch.cat([top_k_mask(part, count) for part, count in pairs])
+
+
 def top_k_masks(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> list[Tensor]:
     """Return the masks of the `count` highest scores over all layers together.
 
@@ -137,8 +156,7 @@ def top_k_masks(scores: Sequence[Tensor], count: int, floors: Sequence[int]) -> 
     count = max(count, sum(floors))
     parts = None if flat.is_cuda else top_k_mask(flat, count).split(sizes)
     if parts is None or any(int(part.sum()) < n for part, n in zip(parts, floors, strict=True)):
-        for part, floor in zip(flat.split(sizes), floors, strict=True):
-            part.masked_fill_(top_k_mask(part, floor), torch.inf)
+        flat.masked_fill_(top_k_parts(flat, sizes, floors), torch.inf)
         parts = top_k_mask(flat, count).split(sizes)
     return [part.view_as(score) for part, score in zip(parts, scores, strict=True)]
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from spikewire.kernels import same_layout
 from spikewire.pruning.integrity import bit_view
-from spikewire.pruning.selection import highest_key, ordered, top_k_mask
+from spikewire.pruning.selection import highest_key, ordered, top_k_parts
+
+ONE = 2**20  # costs that are no whole numbers are counted in units of 1 / ONE
 
 Groups = Mapping[int, Tensor]  # by cost: the indices of the weights of one output that have it
 
@@ -57,39 +59,53 @@ def masks_within(
         One bool mask per layer.
     """
     dtype = torch.promote_types(torch.float32, scores[0].dtype)
-    wide = [score.detach().to(dtype, copy=True) for score in scores]
-    least = [top_k_mask(score, floor) for score, floor in zip(wide, floors, strict=True)]
-    for score, kept in zip(wide, least, strict=True):
-        score.masked_fill_(kept, torch.inf)
-    total = _total(least, costs)
+    sizes = [score.numel() for score in scores]
+    flat = torch.cat([score.detach().flatten().to(dtype) for score in scores])
+    least = top_k_parts(flat, sizes, floors)
+    flat.masked_fill_(least, torch.inf)
+    shapes = [score.shape for score in scores]
+    if not groups:
+        costs, budget = _whole_numbers(shapes, costs, budget)
+    total = _total(_shaped(least, shapes), costs)
     room = torch.maximum(budget.to(total.dtype), total)
-    return _buy_by_cost(wide, groups, room) if groups else _buy_in_order(wide, costs, room)
+    if groups:
+        return _buy_by_cost(_shaped(flat, shapes), groups, room)
+    return _buy_in_order(flat, shapes, costs, room)
+
+
+def _shaped(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """Return the parts of a flat tensor in their shapes."""
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _total(masks: Sequence[Tensor], costs: Sequence[Tensor]) -> Tensor:
     return torch.stack([cost_of(m, c) for m, c in zip(masks, costs, strict=True)]).sum()
 
 
-# ------------------------------------------------------------------------------ whole numbers
+# ------------------------------------------------------------------------------ by groups of costs
 
 
 def _buy_by_cost(scores: Sequence[Tensor], groups: Sequence[Groups], room: Tensor) -> list[Tensor]:
     """Return the masks where weights are grouped by their costs."""
     values = sorted({value for own in groups for value in own}, reverse=True)
-    members = {v: [i for i, own in enumerate(groups) if v in own] for v in values}
-    parts = {v: [_part(scores[i], groups[i][v]) for i in members[v]] for v in values}
-    flat = {v: torch.cat([part.flatten() for part in parts[v]]) for v in values}
-    level = level_within([flat[v] for v in values], values, room)
-    above = {v: (flat[v] > level).sum() for v in values}
-    room = room - torch.stack([v * above[v] for v in values]).sum()
-    masks = [torch.zeros(x.shape, dtype=torch.bool, device=x.device) for x in scores]
-    for v in values:
-        count = (above[v] + (room // v if v else 0)).clamp(max=flat[v].numel())
-        room = room - v * (count - above[v])
-        found = top_k_mask(flat[v], count).split([part.numel() for part in parts[v]])
-        for i, part, own in zip(members[v], parts[v], found, strict=True):
-            _write_(masks[i], groups[i][v], own.view_as(part))
+    members = [[i for i, own in enumerate(groups) if v in own] for v in values]
+    places = [(i, v) for v, own in zip(values, members, strict=True) for i in own]
+    parts = [_part(scores[i], groups[i][v]) for i, v in places]
+    flat = torch.cat([part.flatten() for part in parts])
+    size = {place: part.numel() for place, part in zip(places, parts, strict=True)}
+    sizes = [sum(size[i, v] for i in own) for v, own in zip(values, members, strict=True)]
+    level = _or_lowest(level_within(flat, sizes, values, room))
+    found = top_k_parts(flat, sizes, counts_within(flat, sizes, values, level, room))
+    masks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for x in scores]
+    for (i, v), part, own in zip(places, parts, found.split([*size.values()]), strict=True):
+        _write_(masks[i], groups[i][v], own.view_as(part))
     return masks
+
+
+def _or_lowest(level: Tensor) -> Tensor:
+    """Return a level; minus infinity where all scores are within the budget."""
+    return level.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def _part(tensor: Tensor, where: Tensor) -> Tensor:
@@ -104,50 +120,115 @@ def _write_(mask: Tensor, where: Tensor, values: Tensor) -> None:
         mask.copy_(values)
 
 
-def level_within(scores: Sequence[Tensor], costs: Sequence[int], budget: Tensor) -> Tensor:
+def level_within(
+    flat: Tensor, sizes: Sequence[int], costs: Sequence[int | Tensor], budget: Tensor
+) -> Tensor:
     """Return the highest score such that it and all above cost more than the budget.
 
     Args:
-        scores: flat tensors of the same type.
-        costs: the cost of each score of a tensor.
-        budget: a 0-d tensor.
+        flat: the scores of all parts, one part after the other.
+        sizes: of the parts.
+        costs: for each part a number, or a tensor of m whole numbers of which score i costs the
+            one at i modulo m.
+        budget: a 0-d tensor, int64.
 
     Returns:
         A 0-d tensor; NaN or below all scores where there is none.
     """
-    if all(map(same_layout, scores)):
+    if same_layout(flat):
         from spikewire.kernels import selection  # imports Triton, which is optional
 
-        return selection.level_within(scores, costs, budget)
-    keys = [ordered(bit_view(score)) for score in scores]
+        return selection.level_within(flat, sizes, costs, budget)
+    keys = ordered(bit_view(flat))
+    rows = [
+        part.view(-1, cost.numel() if isinstance(cost, Tensor) else 1)
+        for part, cost in zip(keys.split(list(sizes)), costs, strict=True)
+    ]
 
     def over(step: Tensor) -> Tensor:
-        counts = [(key >= step).sum() * cost for key, cost in zip(keys, costs, strict=True)]
+        counts = [
+            ((key >= step).sum(0) * cost).sum() for key, cost in zip(rows, costs, strict=True)
+        ]
         return torch.stack(counts).sum() > budget
 
-    return ordered(highest_key(keys[0], over)).view(scores[0].dtype)
+    return ordered(highest_key(keys, over)).view(flat.dtype)
+
+
+def counts_within(
+    flat: Tensor, sizes: Sequence[int], costs: Sequence[int], level: Tensor, room: Tensor
+) -> Sequence[Tensor]:
+    """Return how many scores of each part to keep: those above the level, and what is left buys.
+
+    Args:
+        flat: the scores of all parts, one part after the other.
+        sizes: of the parts.
+        costs: of the scores of each part; what is left is spent in this order.
+        level: a 0-d tensor.
+        room: what is paid for all scores together, a 0-d tensor.
+
+    Returns:
+        One number per part.
+    """
+    if same_layout(flat):
+        from spikewire.kernels import selection
+
+        return selection.counts_within(flat, sizes, costs, level, room)
+    above = [part.sum() for part in (flat > level).split(list(sizes))]
+    room = room - torch.stack([v * n for v, n in zip(costs, above, strict=True)]).sum()
+    counts = []
+    for cost, n, size in zip(costs, above, sizes, strict=True):
+        counts.append((n + (room // cost if cost else 0)).clamp(max=size))
+        room = room - cost * (counts[-1] - n)
+    return counts
 
 
 # ------------------------------------------------------------------------------ any numbers
 
 
-def _buy_in_order(scores: Sequence[Tensor], costs: Sequence[Tensor], room: Tensor) -> list[Tensor]:
+def _buy_in_order(
+    flat: Tensor, shapes: Sequence[torch.Size], costs: Sequence[Tensor], room: Tensor
+) -> list[Tensor]:
     """Return the masks above the highest level that is too expensive, and the first equal to it."""
-    keys = [ordered(bit_view(score)) for score in scores]
-    level = highest_key(keys[0], lambda step: _total([key >= step for key in keys], costs) > room)
-    masks = [key > level for key in keys]
+    periods = [_repeated(cost, shape) for cost, shape in zip(costs, shapes, strict=True)]
+    level = _or_lowest(level_within(flat, [shape.numel() for shape in shapes], periods, room))
+    masks, ties = _shaped(flat > level, shapes), _shaped(flat == level, shapes)
     room = room - _total(masks, costs)
-    for key, mask, cost in zip(keys, masks, costs, strict=True):
-        tied = _first_within(key == level, cost, room)
+    for mask, equal, cost in zip(masks, ties, costs, strict=True):
+        tied = _first_within(equal, cost, room)
         room = room - cost_of(tied, cost)
         mask |= tied
     return masks
 
 
+def _whole_numbers(
+    shapes: Sequence[torch.Size], costs: Sequence[Tensor], budget: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """Return costs and budget in units of 1 / ONE: such sums do not depend on their order.
+
+    A budget of all weights still pays for all of them after rounding.
+    """
+    whole = [(cost.double() * ONE).round().long() for cost in costs]
+    every, rounded = (
+        torch.stack([c.sum() * (n.numel() // c.numel()) for n, c in zip(shapes, each, strict=True)])
+        for each in (costs, whole)
+    )
+    enough = budget >= every.sum() * (1 - 1e-9)
+    return whole, torch.where(enough, rounded.sum(), (budget.double() * ONE).long())
+
+
+def _repeated(cost: Tensor, shape: torch.Size) -> Tensor:
+    """Return the costs that repeat over a flattened layer: one per input where outputs share it."""
+    shared = 0
+    while shared < cost.dim() and cost.shape[shared] == 1:
+        shared += 1
+    whole = cost.numel() > 1 and cost.shape[shared:] != shape[shared:]
+    return (cost.expand(shape) if whole else cost).flatten()
+
+
 def _first_within(tied: Tensor, cost: Tensor, room: Tensor) -> Tensor:
     """Return the first of the tied weights whose summed cost is within the room."""
     if cost.numel() == 1:
-        fits = tied.flatten().cumsum(0, dtype=torch.int32) <= (room.double() / cost).flatten()
+        fits = tied.flatten().cumsum(0, dtype=torch.int32) * cost.flatten() <= room
     else:
         fits = (tied * cost).flatten().cumsum(0) <= room
     return tied & fits.view_as(tied)

@@ -136,7 +136,7 @@ class _Competition:
         found = {i: self._own_mask(i) for i in own}
         rivals = [i for i in range(len(layers)) if i not in found]
         spent = sum(cost_of(mask, costs[i]) for i, mask in found.items())
-        prices = [self._price(cost, total) for cost in costs]
+        prices = self._prices(costs, total)
         groups = [[i] for i in rivals] if self.scope == "layer" else [rivals] if rivals else []
         for group in groups:
             size = dense[group[0]] if self.scope == "layer" else total
@@ -155,13 +155,15 @@ class _Competition:
         score, own = self.scores[i], self.layers[i].connectivity
         return top_k_mask(score, target_count(self.schedule(own), score.numel()))
 
-    def _price(self, cost: Tensor, total: Tensor) -> Tensor:
-        """Return ``cost^price``, cost being the layer's mean over that of the network.
+    def _prices(self, costs: Sequence[Tensor], total: Tensor) -> Sequence[Tensor]:
+        """Return ``cost^price`` per layer, cost being the layer's mean over that of the network.
 
         Within a layer the order stays that of the scores.
         """
         mean = total / sum(score.numel() for score in self.scores)
-        return (cost.double().mean() / mean).nan_to_num(1.0).clamp(min=LEAST_PRICE) ** self.price
+        means = torch.stack([cost.double().mean() for cost in costs]) / mean
+        prices = means.nan_to_num(1.0).clamp(min=LEAST_PRICE) ** self.price
+        return prices.to(torch.promote_types(self.scores[0].dtype, torch.float32)).unbind()
 
     def _least(self, fraction: Any, size: int) -> Any:
         """Return the least number of weights of a layer."""
@@ -171,5 +173,4 @@ class _Competition:
 
 def _divide(score: Tensor, price: Tensor) -> Tensor:
     """Return the score at its price: a higher price lowers it, also where it is below 0."""
-    price = price.to(torch.promote_types(score.dtype, torch.float32))
     return torch.where(score > 0, score / price, score * price)
