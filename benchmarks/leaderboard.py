@@ -18,17 +18,22 @@ epoch on the test set, or on held-out training images with `--hold-out`.
 trains a dense network first, from which all others start and are distilled. `--search` compares
 settings on 5,000 held-out training images. `--methods` trains several methods at the same
 connectivities, with the settings in `EQUAL`. A run of these two that fails is reported, and the
-others still run. `--summary` prints mean and standard deviation over the seeds found in the
-directory; `--docs` writes them, beside the published figures, between the marks in a Markdown file.
+others still run. The same command again repeats no finished run and resumes one that was stopped;
+`--seconds` stops it in time.
+
+`--summary` prints mean and standard deviation over the seeds found in the directory; `--docs`
+writes them, beside the published figures, between the marks in a Markdown file.
 """
 
 import argparse
 import json
+import math
 import shlex
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +47,9 @@ from spikewire.data import Dataset
 from spikewire.errors import SpikewireError, TrainingFailed, check_word
 from spikewire.files import atomic_write
 from spikewire.methods import METHODS
+from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import Epoch, Step, fit
+from spikewire.train.signals import Interrupted
 
 OTHERS = ("aptn", "soft", "sampling", "similarity")  # for networks of their own: docs/systems.md
 FOR_IMAGES = [name for name in METHODS if name not in OTHERS]
@@ -94,24 +101,34 @@ def few(data: Dataset, count: int) -> Dataset:
     return replace(data, **found)
 
 
-def print_progress(event: Step | Epoch) -> None:
-    """Print a line after every tested epoch."""
+def follow(until: float, event: Step | Epoch) -> bool:
+    """Print a line after every tested epoch; return whether the time is over."""
     if isinstance(event, Epoch) and event.row["accuracy"] is not None:
         row = event.row
         print(f"  epoch {row['epoch']}: {row['accuracy']:.2%}, loss {row['loss']:.3f}", flush=True)
+    return time.perf_counter() > until
 
 
-def train(run: Run, preset: str, runs: Path, data: Dataset, limit: int = 0) -> dict[str, Any]:
-    """Train one run; return its results with the command that repeats it."""
+def train(
+    run: Run, preset: str, runs: Path, data: Dataset, limit: int = 0, until: float = math.inf
+) -> dict[str, Any]:
+    """Train one run, or what is left of it; return its results with the command that repeats it.
+
+    Raises:
+        Interrupted: after the time `until`; the state is saved.
+    """
     print(f"{run.name}: {' '.join(words_of(run.flags))}", flush=True)
     start = time.perf_counter()
     path = runs / run.name
-    fit(resolve(preset, flags=run.flags), path, data=data, progress=print_progress)
+    folder = RunDir(path)
+    if not folder.finished:
+        config = folder.config() if folder.started else resolve(preset, flags=run.flags)
+        fit(config, path, data=data, resume=folder.started, progress=partial(follow, until))
     row = record(path)
     row["command"] = shlex.join(["spikewire", "train", "--preset", preset, *words_of(run.flags)])
     row |= {"preset": preset, "method": run.flags["method"], "point": run.point[:2]}
     row |= {"limit": limit or None, "hold_out": int(run.flags.get("hold_out", 0)) or None}
-    row["wall_seconds"] = round(time.perf_counter() - start, 1)  # with compiling and measuring
+    row["wall_seconds"] = round(time.perf_counter() - start, 1)  # of this call, with compiling
     print(f"  {row['accuracy']:.2%} in {row['wall_seconds']:.0f} s", flush=True)
     return row
 
@@ -226,23 +243,33 @@ def runs_of(arguments: argparse.Namespace, flags: dict[str, str]) -> Iterator[Ru
 def train_all(arguments: argparse.Namespace, flags: dict[str, str]) -> None:
     """Train the runs, write the JSON files, print the table."""
     found: dict[str, tuple[Point, dict[str, Any]]] = {}
+    until = time.perf_counter() + arguments.seconds
     runs = runs_of(arguments, flags)
     data = datasets.load(resolve(arguments.preset).dataset)
     data = few(data, arguments.limit) if arguments.limit else data
     for run in runs:
-        if time.perf_counter() > arguments.seconds:
-            print(f"{run.name}: not started after {arguments.seconds:.0f} s", flush=True)
+        file = arguments.out / f"{run.name}.json"
+        if RunDir(arguments.runs / run.name).finished and file.exists():
+            found[run.name] = run.point, json.loads(file.read_text())
             continue
+        if time.perf_counter() > until:
+            print(f"{run.name}: not started after {arguments.seconds:.0f} s", flush=True)
+            break
         try:
-            row = train(run, arguments.preset, arguments.runs, data, arguments.limit)
+            row = train(run, arguments.preset, arguments.runs, data, arguments.limit, until)
+        except Interrupted:
+            if time.perf_counter() < until:
+                raise
+            print("  stopped; the same command again resumes", flush=True)
+            break
         except (SpikewireError, TrainingFailed) as error:
             if not (arguments.methods or arguments.search):
                 raise
             print(f"  failed: {error}", flush=True)
             continue
         arguments.out.mkdir(parents=True, exist_ok=True)
-        with atomic_write(arguments.out / f"{run.name}.json") as file:
-            file.write(json.dumps(row, indent=1).encode() + b"\n")
+        with atomic_write(file) as stream:
+            stream.write(json.dumps(row, indent=1).encode() + b"\n")
         found[run.name] = run.point, row
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -273,7 +300,7 @@ def main() -> None:
     parser.add_argument("--methods", default="", help="comma list of methods, or all")
     parser.add_argument("--search", nargs="+", default=[], help="name=value,name=value; base: none")
     parser.add_argument("--limit", type=int, default=0, help="use only so many images; 0: all")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="save and stop after these")
     parser.add_argument("--summary", action="store_true", help="only print means over seeds")
     parser.add_argument("--docs", type=Path, help="only write the tables into this file")
     arguments, more = parser.parse_known_args()
@@ -282,7 +309,6 @@ def main() -> None:
     elif arguments.docs:
         write_docs(arguments.docs, arguments.out)
     else:
-        arguments.seconds += time.perf_counter()
         train_all(arguments, {"seed": "0"} | parse_flags(more))
 
 

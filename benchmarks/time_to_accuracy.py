@@ -8,6 +8,8 @@
     python benchmarks/time_to_accuracy.py --out results/cifar10 --summary
 
 Every point is one `spikewire train` and writes one JSON file; other flags are passed to all runs.
+The same command again repeats no finished run and resumes one that was stopped; `--seconds` stops
+it in time.
 `--summary` prints mean and standard deviation over the seeds found in the directory.
 The last column is the speed relative to SpikingJelly 2.0, from the time of its training step
 (multi-step, bf16, channels-last) measured in this run, for the same images and time steps.
@@ -15,9 +17,11 @@ The last column is the speed relative to SpikingJelly 2.0, from the time of its 
 
 import argparse
 import json
+import math
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, stdev
@@ -83,9 +87,17 @@ def run_path(runs: Path, label: str, seed: int) -> Path:
     return runs / (f"budget-{label}" + (f"-seed{seed}" if seed else ""))
 
 
-def train(point: Point, runs: Path, seed: int, chain: bool, flags: list[str]) -> Path:
-    """Train one point; return its run directory."""
+def train(
+    point: Point, runs: Path, seed: int, chain: bool, flags: list[str], until: float = math.inf
+) -> Path:
+    """Train one point, unless it is finished, until a time; return its run directory."""
     run = run_path(runs, point.label, seed)
+    if RunDir(run).finished:
+        print(f"{run}: has finished before", flush=True)
+        return run
+    if RunDir(run).started:
+        call(["--resume", str(run)], until)
+        return run
     words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]
     if chain and point.start:
@@ -94,10 +106,23 @@ def train(point: Point, runs: Path, seed: int, chain: bool, flags: list[str]) ->
         words += point.flags.split()
         if point.teacher:
             words += ["--teacher", str(run_path(runs, point.teacher, seed))]
-    words += flags
-    command = [sys.executable, "-m", "spikewire", "train", *words, "--out", str(run)]
-    subprocess.run(command, check=True)
+    call([*words, *flags, "--out", str(run)], until)
     return run
+
+
+def call(words: list[str], until: float) -> None:
+    """Run `spikewire train`; after a time, let it save its state and stop."""
+    if time.perf_counter() > until:
+        raise SpikewireError("--seconds: have passed; the same command again continues")
+    process = subprocess.Popen([sys.executable, "-m", "spikewire", "train", *words])
+    try:
+        process.wait(None if until == math.inf else until - time.perf_counter())
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+        raise SpikewireError("--seconds: stopped; the same command again resumes") from None
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
 
 
 def fraction(run: Path, unit: str) -> float:
@@ -112,9 +137,10 @@ def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:
     if unknown := selected - {point.label for point in POINTS}:
         labels = ", ".join(point.label for point in POINTS)
         raise SpikewireError(f"--points: {', '.join(sorted(unknown))}: expected some of {labels}")
+    until = time.perf_counter() + arguments.seconds
     for point in POINTS:
         if not selected or point.label in selected:
-            yield train(point, arguments.runs, arguments.seed, arguments.chain, flags)
+            yield train(point, arguments.runs, arguments.seed, arguments.chain, flags, until)
 
 
 def record(run: Path) -> dict[str, Any]:
@@ -215,6 +241,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, nargs="+", default=[], help="finished runs to write")
     parser.add_argument("--points", default="", help="comma list of points (all)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the runs (default 0)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="save and stop after these")
     parser.add_argument("--summary", action="store_true", help="only print means over seeds")
     parser.add_argument("--peer", action="store_true", help="time SpikingJelly for the ratio")
     arguments, flags = parser.parse_known_args()

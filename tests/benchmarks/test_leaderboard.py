@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from spikewire import data
 from spikewire.config import method_fields, resolve
 from spikewire.errors import SpikewireError
+from spikewire.runs.rundir import RunDir
+from spikewire.train.signals import Interrupted
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(FOLDER))
@@ -49,6 +52,19 @@ def test_methods_are_compared_with_equal_settings_and_one_run_of_those_without_a
     counts = {name: [c.method for c in configs].count(name) for name in methods}
     assert counts == {name: 1 + ("connectivity" in method_fields(name)) for name in methods}
     assert (counts["dense"], counts["budget"]) == (1, 2)
+
+
+def test_a_run_that_was_stopped_is_resumed_and_a_finished_one_not_repeated(tmp_path):
+    flags = {"method": "budget", "synapses": "0.1", "epochs": "2", "batch_size": "500"}
+    run = leaderboard.Run(tables.Point("synapses", 0.1), "here", flags)
+    inputs = run, "digits", tmp_path, data.load("digits")
+    with pytest.raises(Interrupted):
+        leaderboard.train(*inputs, until=0.0)
+    assert not RunDir(tmp_path / "here").history()
+    row = leaderboard.train(*inputs)
+    assert len(row["curve"]["loss"]) == 2
+    again = leaderboard.train(*inputs)
+    assert {**row, "wall_seconds": 0} == {**again, "wall_seconds": 0}
 
 
 def test_a_point_without_a_run_shows_the_published_figure(tmp_path):
