@@ -174,12 +174,13 @@ SECTIONS: dict[str, Callable[[NetworkBench], None]] = {
 EXTRA = {"twins": twins, "peer-compiled-here": peer_compiled_here}  # only when named
 
 
-def run_sections(bench: NetworkBench, names: list[str]) -> None:
-    """Run the sections; what fails is kept as an error, and the others still run."""
+def run_sections(bench: NetworkBench, names: list[str], save: Callable[[], None]) -> None:
+    """Run the sections and save after each; what fails is an error, and the others still run."""
     for name in names:
         print(f"{bench.network}, {name} (at {time.perf_counter() - bench.start:.0f} s)", flush=True)
         error = bench.attempt(SECTIONS | EXTRA, name)
         bench.errors += [{"section": name, "error": error}] if error else []
+        save()
 
 
 def write(benches: dict[str, NetworkBench], path: Path | None) -> None:
@@ -215,8 +216,7 @@ def main() -> None:
         if top is None:
             ceiling(bench)
             top, bench.rows = bench.ceiling, []
-        run_sections(bench, options.sections.split(","))
-        write(benches, options.out)
+        run_sections(bench, options.sections.split(","), lambda: write(benches, options.out))
     for network, bench in benches.items():
         print(f"\n{network}", end="")
         print_table(bench.rows)

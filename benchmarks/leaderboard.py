@@ -51,7 +51,8 @@ from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import Epoch, Step, fit
 from spikewire.train.signals import Interrupted
 
-OTHERS = ("aptn", "soft", "sampling", "similarity")  # for networks of their own: docs/systems.md
+# for networks of their own: docs/systems.md
+OTHERS = ("aptn", "gated", "soft", "sampling", "similarity")
 FOR_IMAGES = [name for name in METHODS if name not in OTHERS]
 EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was tuned with
     "optimizer": "adam",

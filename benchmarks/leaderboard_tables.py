@@ -48,10 +48,11 @@ Key = tuple[str, str, str, float]  # preset, method, unit, target
 
 
 def read(files: Iterable[Path]) -> dict[Key, list[Row]]:
-    """Return the rows of JSON files of whole data sets, those of several seeds together."""
+    """Return the rows of JSON files, those of several seeds together, without held-out ones."""
     groups: dict[Key, list[Row]] = {}
-    for file in sorted(files):
-        row = json.loads(file.read_text())
+    for row in (json.loads(file.read_text()) for file in sorted(files)):
+        if row.get("hold_out"):
+            continue
         unit, target = row["point"]
         groups.setdefault((row["preset"], row["method"], unit, target), []).append(row)
     return groups

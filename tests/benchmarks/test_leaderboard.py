@@ -54,6 +54,14 @@ def test_methods_are_compared_with_equal_settings_and_one_run_of_those_without_a
     assert (counts["dense"], counts["budget"]) == (1, 2)
 
 
+def test_accuracies_on_held_out_images_are_not_mixed_with_those_on_the_test_set(tmp_path):
+    row = {"preset": "cifar10-vgg16", "method": "budget", "point": ["connectivity", 0.1]}
+    for name, held_out in (("a", None), ("b", 5000)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(row | {"hold_out": held_out}))
+    ((_, rows),) = tables.read(tmp_path.glob("*.json")).items()
+    assert [found["hold_out"] for found in rows] == [None]
+
+
 def test_a_run_that_was_stopped_is_resumed_and_a_finished_one_not_repeated(tmp_path):
     flags = {"method": "budget", "synapses": "0.1", "epochs": "2", "batch_size": "500"}
     run = leaderboard.Run(tables.Point("synapses", 0.1), "here", flags)
