@@ -6,6 +6,7 @@ from comparison import DEVICE, normal, on_torch
 from torch import Tensor
 
 from spikewire import kernels
+from spikewire.kernels import pieces
 from spikewire.kernels import selection as selection_kernels
 from spikewire.pruning import selection, spending, updates
 
@@ -38,7 +39,7 @@ def test_top_k_mask_is_the_same_on_both_paths():
 
 
 def test_selection_over_programs_of_several_rounds(monkeypatch):
-    monkeypatch.setattr(selection_kernels, "PROGRAMS", 2)
+    monkeypatch.setattr(pieces, "PROGRAMS", 2)
     scores = (normal(9_003) * 8).round()
     mask = selection.top_k_mask(scores, 4000)
     assert torch.equal(mask, on_torch(selection.top_k_mask, scores, 4000))
@@ -58,7 +59,7 @@ def test_all_parts_of_a_tensor_are_selected_from_at_once():
 
 def test_a_byte_holds_all_that_a_program_counts_in_it():
     digits, base = selection_kernels.DIGITS, selection_kernels.BASE
-    tile, unroll, rounds = 16, selection_kernels.UNROLL, selection_kernels.MAX_ROUNDS
+    tile, unroll, rounds = 16, pieces.UNROLL, pieces.MAX_ROUNDS
     keys = torch.full((tile * unroll * rounds,), 0x7F7F7F7F, device=DEVICE)
     counts = torch.zeros(digits, base, dtype=torch.int64, device=DEVICE)
     sizes = {"DIGITS": digits, "BASE": base, "TILE": tile, "UNROLL": unroll}
@@ -126,9 +127,9 @@ def test_level_within_a_budget():
 @pytest.mark.parametrize("tile", [16, 512])
 def test_level_within_a_budget_where_weights_of_a_layer_differ_in_cost(tile, monkeypatch):
     """Fewer costs than lanes, more, and one per weight, over several programs."""
-    monkeypatch.setattr(selection_kernels, "TILE", tile)
-    monkeypatch.setattr(selection_kernels, "PROGRAMS", 3)
-    selection_kernels._counting.cache_clear()
+    monkeypatch.setattr(pieces, "TILE", tile)
+    monkeypatch.setattr(pieces, "PROGRAMS", 3)
+    pieces.counting.cache_clear()
     sizes, lengths = [9 * 12, 21 * 10, 40, 5], [9, 21, 40, 1]
     flat = normal(sum(sizes))
     generator = torch.Generator().manual_seed(0)
@@ -139,7 +140,7 @@ def test_level_within_a_budget_where_weights_of_a_layer_differ_in_cost(tile, mon
         expected = on_torch(spending.level_within, flat, sizes, costs, room)
         found = spending.level_within(flat, sizes, costs, room)
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
-    selection_kernels._counting.cache_clear()
+    pieces.counting.cache_clear()
 
 
 @pytest.mark.parametrize("budget", [0, 963, 4000, 10**6])
@@ -149,7 +150,7 @@ def test_what_is_left_buys_the_same_numbers_on_both_paths(budget):
     level = spending.level_within(flat, SIZES, COSTS, room).nan_to_num(-torch.inf)
     found = spending.counts_within(flat, SIZES, COSTS, level, room)
     expected = on_torch(spending.counts_within, flat, SIZES, COSTS, level, room)
-    assert found.tolist() == [int(x) for x in expected]
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("unit", ["positions", "inputs", "layers"])

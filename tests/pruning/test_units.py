@@ -110,6 +110,85 @@ def test_a_layer_with_its_own_connectivity_is_paid_from_the_same_budget():
     assert synapses(model, masks) == pytest.approx(0.3 * total, abs=1.0)
 
 
+def test_layers_whose_own_connectivity_costs_more_than_the_target_are_refused():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for kind in (Budget, RigL):
+        refused(
+            lambda kind=kind: kind(synapses=0.01).attach(
+                model, optimizer, total_steps=4, targets={"conv1": 1.0}
+            ),
+            "targets",
+            "synapses 0.01",
+            "change synapses or targets",
+        )
+    pruner = Budget(synapses=0.01).attach(
+        model, optimizer, total_steps=4, targets=dict.fromkeys(["conv*", "fc*"], 0.5)
+    )
+    pruner.detach()  # where every layer has its own, these are the target, as with connectivity
+
+
+def test_fewer_bytes_than_the_header_takes_are_refused():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    refused(
+        lambda: Budget(bytes=10).attach(model, optimizer, total_steps=4),
+        "bytes",
+        "10",
+        "header and biases",
+    )
+
+
+def shared():
+    """Two convolutions with one weight, of which the second has a stride; two such linear ones."""
+    torch.manual_seed(0)
+    layers = {
+        "conv1": conv(2, 4, 3, padding=1),
+        "lif1": LIF(threshold=0.1),
+        "conv2": conv(4, 4, 3, padding=1),
+        "lif2": LIF(threshold=0.1),
+        "conv3": nn.Conv2d(4, 4, 3, stride=2, padding=1, bias=False),
+        "lif3": LIF(threshold=0.1),
+        "flatten": nn.Flatten(),
+        "fc1": linear(64, 64),
+        "lif4": LIF(threshold=0.1),
+        "fc2": linear(64, 64),
+        "lif5": LIF(threshold=0.1),
+        "fc3": linear(64, 10),
+    }
+    model = Spiking(layers, time_steps=2, input_shape=(2, 8, 8), classes=10)
+    model.conv3.weight, model.fc2.weight = model.conv2.weight, model.fc1.weight
+    return model
+
+
+def of_all_modules(masks):
+    return masks | {"conv3.weight": masks["conv2.weight"], "fc2.weight": masks["fc1.weight"]}
+
+
+def test_a_shared_weight_costs_the_synapses_of_all_its_modules():
+    model = shared()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    pruner = Budget(synapses=0.2, ramp=0.5).attach(model, optimizer, total_steps=4)
+    train(model, optimizer, 4)
+    masks = of_all_modules(pruner.finish())
+    total, spent = dense(model, masks), synapses(model, masks)
+    assert 0.2 * total - 2 < spent <= 0.2 * total + 0.5
+
+
+def test_a_shared_weight_costs_the_operations_of_all_its_modules():
+    model = shared()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pruner = Budget(synops=1e9).attach(model, optimizer, total_steps=10)
+    expected = {layer.name: layer.unpruned for layer in measure(model, images()).layers}
+    train(model, optimizer, 1)
+    pruner.uses.update_costs_(pruner.layers)
+    counted = {x.name: x.state["cost"].expand(x.weight.shape).sum().item() for x in pruner.layers}
+    pairs = {"conv2.weight": "conv3.weight", "fc1.weight": "fc2.weight"}
+    for name, other in pairs.items():
+        assert counted[name] == pytest.approx(expected[name] + expected[other], rel=1e-6)
+        assert expected[other] > 0
+
+
 def test_a_higher_price_moves_synapses_from_convolutions_to_linear_layers():
     counts = []
     for price in (0.0, 0.3, 0.9):

@@ -2,8 +2,8 @@
 
 The twins in plain torch are the functions of the same names in `spikewire.pruning.selection` and
 `spikewire.pruning.spending`, which call these where `same_layout` holds. Every kernel is launched
-once for all layers together: values are one flat tensor of parts, and a table says which program
-reads which piece of it.
+once for all layers together: values are one flat tensor of parts, and a table of
+`spikewire.kernels.pieces` says which program reads which piece of it.
 """
 
 # Triton's tensors carry no types a checker could follow.
@@ -11,34 +11,17 @@ reads which piece of it.
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # pyright: reportReturnType=false
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE, UNROLL = 512, 8  # of `count_digits`: 32 pending reads per thread
-SCAN = 1024  # values per round of `_count_above` and `_write_mask`
-PROGRAMS = 1056  # of these three kernels: eight on each of an H200's 132 multiprocessors
+from spikewire.kernels import pieces
+from spikewire.kernels.pieces import Part
+
 DIGITS, BASE = 8, 16  # a key of 32 bits is found in passes of four bits
-MAX_ROUNDS = 255 // UNROLL  # a byte counts up to 255
-
-
-class Part(NamedTuple):
-    """A piece of a flat tensor in which one key is searched for.
-
-    Attributes:
-        size: number of values.
-        search: which of the searches it belongs to.
-        costs: how many costs it has; value i costs as much as value i + costs.
-    """
-
-    size: int
-    search: int = 0
-    costs: int = 1
 
 
 @triton.jit
@@ -175,69 +158,6 @@ def _buy(cost_ptr, size_ptr, above_ptr, room_ptr, count_ptr, number):
 # ------------------------------------------------------------------------------ launches
 
 
-@lru_cache(maxsize=64)
-def _counting(parts: tuple[Part, ...], device: torch.device) -> Tensor:
-    """Return the table of `count_digits`, one line per program.
-
-    A line has: the first value and the end of its part; how many lanes are used, and how far apart
-    are the values of a lane; rounds; the first cost and the number of costs; the search.
-    """
-    pieces, start, first = [], 0, 0
-    for size, search, costs in parts:
-        stop = start + size
-        if costs <= TILE:
-            width = TILE // costs * costs
-            pieces.append((start, stop, width, width, -(-size // width), first, costs, search))
-        else:
-            for lane in range(0, costs, TILE):
-                width, place = min(TILE, costs - lane), first + lane
-                reads = size // costs
-                pieces.append((start + lane, stop, width, costs, reads, place, costs, search))
-        start, first = stop, first + costs
-    rounds = sum(-(-reads // UNROLL) for _, _, _, _, reads, *_ in pieces)
-    most = min(MAX_ROUNDS, -(-rounds // PROGRAMS))
-    lines = [
-        (start + read * stride, stop, width, stride, min(most, -(-(reads - read) // UNROLL)), *rest)
-        for start, stop, width, stride, reads, *rest in pieces
-        for read in range(0, reads, most * UNROLL)
-    ]
-    return _send(lines, device)
-
-
-@lru_cache(maxsize=64)
-def _scanning(parts: tuple[Part, ...], device: torch.device) -> Tensor:
-    """Return the table of the kernels of masks, one line per program: first value, end, search."""
-    rounds = sum(-(-size // SCAN) for size, *_ in parts)
-    step = SCAN * -(-rounds // PROGRAMS)
-    lines, start = [], 0
-    for size, search, _ in parts:
-        stop = start + size
-        lines += [(at, min(at + step, stop), search) for at in range(start, stop, step)]
-        start = stop
-    return _send(lines, device)
-
-
-def _send(numbers: Sequence, device: torch.device) -> Tensor:
-    """Return whole numbers as a tensor on the device, which is not waited for."""
-    cuda = device.type == "cuda"
-    return torch.tensor(numbers, dtype=torch.int64, pin_memory=cuda).to(device, non_blocking=True)
-
-
-@lru_cache(maxsize=64)
-def _kept(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return numbers that are the same at every call."""
-    return _send(numbers, device)
-
-
-def _stack(values: Iterable[int | Tensor], device: torch.device) -> Tensor:
-    """Return numbers of which the device has computed some as one tensor, without waiting."""
-    values = list(values)
-    if not any(isinstance(value, Tensor) for value in values):
-        return _send(values, device)
-    zeros = torch.zeros((), dtype=torch.int64, device=device)
-    return torch.stack([x.long() if isinstance(x, Tensor) else zeros + x for x in values])
-
-
 def _highest(flat: Tensor, parts: tuple[Part, ...], costs: Tensor, k: Tensor) -> Tensor:
     """Return for every search the highest score such that it and all above cost k or more.
 
@@ -245,11 +165,11 @@ def _highest(flat: Tensor, parts: tuple[Part, ...], costs: Tensor, k: Tensor) ->
     """
     counts = torch.zeros(k.numel(), DIGITS, BASE, dtype=torch.int64, device=k.device)
     out = torch.empty(k.numel(), dtype=torch.int32, device=k.device)
-    bits, table = flat.view(torch.int32), _counting(parts, flat.device)
+    bits, table = flat.view(torch.int32), pieces.counting(parts, flat.device)
     key = {"DIGITS": DIGITS, "BASE": BASE}
     for digit in range(DIGITS):
         count_digits[(len(table),)](
-            bits, costs, table, counts, k, digit, TILE=TILE, UNROLL=UNROLL, **key
+            bits, costs, table, counts, k, digit, TILE=pieces.TILE, UNROLL=pieces.UNROLL, **key
         )
     _write_keys[(k.numel(),)](counts, k, out, **key)
     return out.view(torch.float32)
@@ -268,10 +188,14 @@ def kth_largest(flat: Tensor, k: int | Tensor) -> Tensor:
         The value, a scalar tensor on the device of `flat`.
     """
     one, device = (Part(flat.numel()),), flat.device
-    return _highest(flat.contiguous(), one, _kept((1,), device), _stack([k], device))[0]
+    return _highest(
+        flat.contiguous(), one, pieces.constant((1,), device), pieces.stack([k], device)
+    )[0]
 
 
-def top_k_parts(flat: Tensor, sizes: Sequence[int], counts: Sequence[int | Tensor]) -> Tensor:
+def top_k_parts(
+    flat: Tensor, sizes: Sequence[int], counts: Sequence[int | Tensor] | Tensor
+) -> Tensor:
     """Return the mask of the highest values of every part of a flat tensor.
 
     The twin is `spikewire.pruning.selection.top_k_parts`.
@@ -287,8 +211,8 @@ def top_k_parts(flat: Tensor, sizes: Sequence[int], counts: Sequence[int | Tenso
     """
     flat, device = flat.contiguous(), flat.device
     parts = tuple(Part(size, search) for search, size in enumerate(sizes))
-    number = counts if isinstance(counts, Tensor) else _stack(counts, device)
-    levels = _highest(flat, parts, _kept((1,) * len(parts), device), number)
+    number = counts if isinstance(counts, Tensor) else pieces.stack(counts, device)
+    levels = _highest(flat, parts, pieces.constant((1,) * len(parts), device), number)
     return _mask(flat, parts, levels, number)
 
 
@@ -305,18 +229,18 @@ def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) ->
     Returns:
         The mask, bool ``[n]``.
     """
-    return _mask(flat, (Part(flat.numel()),), threshold, _stack([count], flat.device))
+    return _mask(flat, (Part(flat.numel()),), threshold, pieces.stack([count], flat.device))
 
 
 def _mask(flat: Tensor, parts: tuple[Part, ...], levels: Tensor, counts: Tensor) -> Tensor:
     """Return the mask of values above the level of their search and the first that equal it."""
-    table = _scanning(parts, flat.device)
+    table = pieces.scanning(parts, flat.device)
     above, tied = torch.empty(2, len(table), dtype=torch.int32, device=flat.device)
     mask = torch.empty_like(flat, dtype=torch.bool)
     inputs = flat, levels, table, above, tied
-    _count_above[(len(table),)](*inputs, SIZE=SCAN)
+    _count_above[(len(table),)](*inputs, SIZE=pieces.SCAN)
     width = triton.next_power_of_2(len(table))
-    _write_mask[(len(table),)](*inputs, mask, counts, PROGRAMS=width, SIZE=SCAN)
+    _write_mask[(len(table),)](*inputs, mask, counts, PROGRAMS=width, SIZE=pieces.SCAN)
     return mask
 
 
@@ -339,10 +263,12 @@ def level_within(
     """
     if any(isinstance(cost, Tensor) for cost in costs):
         device = flat.device
-        tensors = [x.flatten() if isinstance(x, Tensor) else _kept((x,), device) for x in costs]
+        tensors = [
+            x.flatten() if isinstance(x, Tensor) else pieces.constant((x,), device) for x in costs
+        ]
         lengths, table = [x.numel() for x in tensors], torch.cat(tensors)
     else:
-        lengths, table = [1] * len(costs), _kept(tuple(costs), flat.device)
+        lengths, table = [1] * len(costs), pieces.constant(tuple(costs), flat.device)
     parts = tuple(Part(n, 0, m) for n, m in zip(sizes, lengths, strict=True))
     return _highest(flat, parts, table, (budget.long() + 1).view(1))[0]
 
@@ -366,12 +292,19 @@ def counts_within(
     """
     device, number = flat.device, len(sizes)
     parts = tuple(Part(size, search) for search, size in enumerate(sizes))
-    table = _scanning(parts, device)
+    table = pieces.scanning(parts, device)
     above, tied = torch.empty(2, len(table), dtype=torch.int32, device=device)
     levels = level.expand(number).contiguous()
-    _count_above[(len(table),)](flat, levels, table, above, tied, SIZE=SCAN)
+    _count_above[(len(table),)](flat, levels, table, above, tied, SIZE=pieces.SCAN)
     sums = torch.zeros(number, dtype=torch.int64, device=device)
     sums.index_add_(0, table[:, 2], above.long())
     counts = torch.empty_like(sums)
-    _buy[(1,)](_kept(tuple(costs), device), _kept(tuple(sizes), device), sums, room, counts, number)
+    _buy[(1,)](
+        pieces.constant(tuple(costs), device),
+        pieces.constant(tuple(sizes), device),
+        sums,
+        room,
+        counts,
+        number,
+    )
     return counts

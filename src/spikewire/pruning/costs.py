@@ -120,6 +120,11 @@ def owning_modules(model: nn.Module) -> dict[int, nn.Module]:
     return {id(p): m for m in model.modules() for p in m.parameters(recurse=False)}
 
 
+def sharing_modules(model: nn.Module, weight: nn.Parameter) -> list[nn.Module]:
+    """Return the modules that have a weight; several share a tied one."""
+    return [m for m in model.modules() if any(p is weight for p in m.parameters(recurse=False))]
+
+
 class _Hook:
     """The hook on one layer. A copy of the layer, deep or pickled, has one that does nothing."""
 
@@ -151,6 +156,7 @@ class Meter:
         pruner: the pruner.
 
     Attributes:
+        owners: every layer with each of the modules that have its weight: tied ones have several.
         positions: uses per image of a weight of each layer, by its name, where counted.
         rounds: how often masks are selected, where costs depend on the selection.
         capturable: whether `see` only adds to tensors in place, which a CUDA graph repeats.
@@ -159,6 +165,7 @@ class Meter:
     """
 
     rounds = 1
+    shared = True  # whether all modules that share a weight are looked at
     capturable = False
     counting = False
     pending: Any = None
@@ -169,7 +176,16 @@ class Meter:
         self.positions: dict[str, int] = {}
         owners = owning_modules(pruner.model)
         self.modules = {layer.name: owners[id(layer.weight)] for layer in pruner.layers}
+        self.owners = [  # all modules of a layer, one after the other
+            (layer, module)
+            for layer in pruner.layers
+            for module in sharing_modules(pruner.model, layer.weight)
+        ]
         self.hooks = ForwardHooks(self.modules, self.layers, self.see, self.capturable)
+        for layer, module in self.owners if self.shared else ():
+            if module is not self.modules[layer.name]:
+                more = ForwardHooks({layer.name: module}, [layer], self.see, self.capturable)
+                self.hooks.handles += more.handles
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         """Look at one forward pass of a layer."""
@@ -230,6 +246,7 @@ class UseCounter(Meter):
     """
 
     def __init__(self, pruner: "Pruner", relative: bool = True) -> None:
+        self._seen: dict[str, dict[nn.Module, int]] = {}
         super().__init__(pruner)
         self.relative = relative
         for layer in pruner.layers:
@@ -242,7 +259,9 @@ class UseCounter(Meter):
         """Note the number of positions."""
         image = inputs if isinstance(module, _ConvTransposeNd) else output
         kernel = layer.weight.dim() - 2
-        self.positions[layer.name] = math.prod(image.shape[-kernel:]) if kernel > 0 else 1
+        seen = self._seen.setdefault(layer.name, {})
+        seen[module] = math.prod(image.shape[-kernel:]) if kernel > 0 else 1
+        self.positions[layer.name] = sum(seen.values())
 
     def update_costs_(self, layers: Sequence[Layer]) -> None:
         """Write the costs once a forward pass was seen."""

@@ -9,15 +9,19 @@ bytes        two bytes for its value, and what its position takes in a packed fi
 ===========  ======================================================================  =============
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from spikewire.errors import SpikewireError, check
 from spikewire.nn.synapses import NORMS
 from spikewire.pruning.costs import Meter, run_empty_image, uses_per_weight
 from spikewire.pruning.layers import Layer
+from spikewire.pruning.selection import target_count
+from spikewire.pruning.spending import dense_cost
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -45,11 +49,12 @@ class Synapses(Meter):
         super().__init__(pruner)
         everywhere = torch.empty(0, dtype=torch.int64)
         self._groups = {layer.name: {1: everywhere} for layer in pruner.layers}
-        self._costs: dict[str, Tensor] = {}
+        self._costs: dict[str, dict[nn.Module, Tensor]] = {}
         for layer in pruner.layers:
             shape = (1, 1, *layer.weight.shape[2:])
             layer.state["cost"] = layer.weight.new_ones(shape, dtype=torch.int64)
-        if all(layer.weight.dim() == 2 for layer in pruner.layers):
+        linear = all(layer.weight.dim() == 2 for layer in pruner.layers)
+        if linear and len(self.owners) == len(pruner.layers):
             self.remove()
         elif shape := getattr(pruner.model, "input_shape", None):
             run_empty_image(pruner.model, shape, pruner.layers[0].weight)
@@ -62,24 +67,51 @@ class Synapses(Meter):
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         """Note the cost, at the first forward pass."""
-        kernel = layer.weight.dim() - 2
-        if kernel > 0 and layer.name not in self._costs:
-            ones = torch.ones(1, *inputs.shape[-kernel:], dtype=torch.int64)
-            self._costs[layer.name] = uses_per_weight(module, ones)
+        kernel, seen = layer.weight.dim() - 2, self._costs.setdefault(layer.name, {})
+        if module not in seen:
+            image = inputs.shape[-kernel:] if kernel > 0 else ()
+            ones = torch.ones(1, *image, dtype=torch.int64)
+            seen[module] = uses_per_weight(module, ones)
 
     def end_step(self) -> None:
         """Write the costs once a forward pass was seen; the hooks are then removed."""
         if self.known or not self._costs:
             return
         for layer in self.layers:
-            if (cost := self._costs.get(layer.name)) is not None:
+            if seen := self._costs.get(layer.name):
+                cost = torch.stack([*seen.values()]).sum(0)
                 layer.state["cost"].copy_(cost)
+                if cost.numel() == 1:
+                    self._groups[layer.name] = {int(cost): cost.new_empty(0)}
+                    continue
                 device, kernel = layer.weight.device, cost.flatten()
                 self._groups[layer.name] = {
                     int(value): (kernel == value).nonzero().flatten().to(device)
                     for value in kernel.unique()
                 }
         self.remove()
+        self._require_room()
+
+    def _require_room(self) -> None:
+        """Raise if layers with a connectivity of their own cost more than the target."""
+        target, layers = getattr(self.pruner.method, "synapses", None), self.layers
+        free = [layer for layer in layers if layer.connectivity is None]
+        if target is None or not free:
+            return
+        dense = {x.name: int(dense_cost(x.weight, x.state["cost"])) for x in layers}
+        taken = 0
+        for layer in (x for x in layers if x.connectivity is not None):
+            size, cost = layer.weight.numel(), layer.state["cost"]
+            count = target_count(layer.connectivity or 0.0, size)
+            least = dense[layer.name] - (size - count) * int(cost.max())
+            taken += max(count * int(cost.min()), least)
+        total = sum(dense.values())
+        least = sum(int(layer.state["cost"].min()) for layer in free)
+        if taken and taken + least > target * total + 0.5:
+            raise SpikewireError(
+                f"targets: synapses {target:g} is {target * total:,.0f} of {total:,} synapses; the "
+                f"layers named here keep {taken:,} or more; change synapses or targets"
+            )
 
     def groups(self, layers: Sequence[Layer]) -> list[dict[int, Tensor]]:
         """Return for each layer the positions of its kernel by their costs."""
@@ -119,12 +151,12 @@ class SynOps(Meter):
         for layer in pruner.layers:
             shape = _input_shape(layer.weight, self.modules[layer.name])
             layer.state["cost"] = layer.weight.new_zeros(shape, dtype=torch.float64)
-        # per layer the uses of its weights and whether they are analogue; last the images
-        self.sizes = [layer.state["cost"].numel() + 1 for layer in pruner.layers]
+        # per layer and module the uses of weights, and whether they are analogue; last the images
+        self.sizes = [layer.state["cost"].numel() + 1 for layer, _ in self.owners]
         like = pruner.layers[0].weight
         self.pending = like.new_zeros(sum(self.sizes) + 1, dtype=torch.float64)
-        names = [layer.name for layer in pruner.layers]
-        self.parts = dict(zip(names, self._split(self.pending), strict=True))
+        modules = [module for _, module in self.owners]
+        self.parts = dict(zip(modules, self._split(self.pending), strict=True))
         pruner.memory["activity"] = torch.zeros_like(self.pending)
         self.batch = 0
         self.first = True  # whether the next layer is the first of a forward pass
@@ -159,7 +191,7 @@ class SynOps(Meter):
         scale = len(frames) / len(some)
         if self.time_steps and len(frames) == self.batch * self.model.time_steps:
             scale *= self.time_steps / self.model.time_steps
-        part = self.parts[layer.name]
+        part = self.parts[module]
         part[:-1].add_(uses.flatten(), alpha=scale)
         part[-1] += analogue
 
@@ -175,9 +207,12 @@ class SynOps(Meter):
         """Write the mean operations per image."""
         sums = self.pruner.memory["activity"]
         images = sums[-1].clamp(min=1.0)
-        for layer, part in zip(self.layers, self._split(sums), strict=True):
+        costs: dict[str, Tensor] = {}
+        for (layer, _), part in zip(self.owners, self._split(sums), strict=True):
             cost = part[:-1] / images * (part[-1] == 0)
-            layer.state["cost"].copy_(cost.view_as(layer.state["cost"]))
+            costs[layer.name] = costs[layer.name] + cost if layer.name in costs else cost
+        for layer in self.layers:
+            layer.state["cost"].copy_(costs[layer.name].view_as(layer.state["cost"]))
 
     def fraction(self, target: float, dense: Tensor) -> Tensor:
         """Return the target as a fraction of the dense network's operations."""
@@ -237,19 +272,30 @@ class Bytes(Meter):
         super().__init__(pruner)
         self.remove()
         assert pruner.model is not None
-        self.overhead = _overhead(pruner.model, len(pruner.layers))
+        self.overhead = _overhead(pruner.model, len(self.owners))
+        self.copies = Counter(layer.name for layer, _ in self.owners)  # one per module in the file
+        target = getattr(pruner.method, "bytes", None)
+        check(
+            target is None or target > self.overhead,
+            "bytes",
+            target,
+            f"above {self.overhead:,.0f}, which header and biases of this network take",
+        )
         for layer in pruner.layers:
-            shape = [1] * layer.weight.dim()
-            layer.state["cost"] = layer.weight.new_full(shape, 2.0, dtype=torch.float64)
+            shape, each = [1] * layer.weight.dim(), 2.0 * self.copies[layer.name]
+            layer.state["cost"] = layer.weight.new_full(shape, each, dtype=torch.float64)
             layer.state["fixed"] = layer.weight.new_zeros((), dtype=torch.float64)
 
     def take_masks(self, layers: Sequence[Layer], masks: Sequence[Tensor]) -> None:
         """Write the cost of one weight more, and of all else, under these masks."""
         for layer, mask in zip(layers, masks, strict=True):
             values, positions = 2 * mask.sum(), position_bytes(mask)
-            cost = torch.where(positions < bit_bytes(mask), 3.0, 2.0)
-            layer.state["cost"].copy_(cost.view_as(layer.state["cost"]))
-            layer.state["fixed"].copy_(values + positions - cost * mask.sum())
+            cost, copies = (
+                torch.where(positions < bit_bytes(mask), 3.0, 2.0),
+                self.copies[layer.name],
+            )
+            layer.state["cost"].copy_((copies * cost).view_as(layer.state["cost"]))
+            layer.state["fixed"].copy_(copies * (values + positions - cost * mask.sum()))
 
     def fraction(self, target: float, dense: Tensor) -> Tensor:
         """Return what is left of the target for weights, as a fraction of all weights' cost."""

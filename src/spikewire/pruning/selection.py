@@ -124,7 +124,9 @@ def mask_from_threshold(flat: Tensor, threshold: Tensor, count: int | Tensor) ->
     return above | (tied & (tied.cumsum(0, dtype=torch.int32) <= count - above.sum()))
 
 
-def top_k_parts(flat: Tensor, sizes: Sequence[int], counts: Sequence[int | Tensor]) -> Tensor:
+def top_k_parts(
+    flat: Tensor, sizes: Sequence[int], counts: Sequence[int | Tensor] | Tensor
+) -> Tensor:
     """Return the mask of the highest values of every part of a flat tensor.
 
     Args:

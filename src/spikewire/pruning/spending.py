@@ -156,7 +156,7 @@ def level_within(
 
 def counts_within(
     flat: Tensor, sizes: Sequence[int], costs: Sequence[int], level: Tensor, room: Tensor
-) -> Sequence[Tensor]:
+) -> Tensor:
     """Return how many scores of each part to keep: those above the level, and what is left buys.
 
     Args:
@@ -167,7 +167,7 @@ def counts_within(
         room: what is paid for all scores together, a 0-d tensor.
 
     Returns:
-        One number per part.
+        One number per part, int64.
     """
     if same_layout(flat):
         from spikewire.kernels import selection
@@ -179,7 +179,7 @@ def counts_within(
     for cost, n, size in zip(costs, above, sizes, strict=True):
         counts.append((n + (room // cost if cost else 0)).clamp(max=size))
         room = room - cost * (counts[-1] - n)
-    return counts
+    return torch.stack(counts)
 
 
 # ------------------------------------------------------------------------------ any numbers

@@ -34,6 +34,8 @@ class SpikeTrains(Meter):
         warned: whether it was said that there are none.
     """
 
+    shared = False  # the modules of other layers are looked at here
+
     def __init__(self, pruner: "Pruner", until: float) -> None:
         see: Any = torch.compiler.disable(self.see)  # it reads autograd's graph
         self.see = see
