@@ -290,10 +290,8 @@ class Bytes(Meter):
         """Write the cost of one weight more, and of all else, under these masks."""
         for layer, mask in zip(layers, masks, strict=True):
             values, positions = 2 * mask.sum(), position_bytes(mask)
-            cost, copies = (
-                torch.where(positions < bit_bytes(mask), 3.0, 2.0),
-                self.copies[layer.name],
-            )
+            cost = torch.where(positions < bit_bytes(mask), 3.0, 2.0)
+            copies = self.copies[layer.name]
             layer.state["cost"].copy_((copies * cost).view_as(layer.state["cost"]))
             layer.state["fixed"].copy_(copies * (values + positions - cost * mask.sum()))
 
