@@ -4,10 +4,12 @@
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # sparser from denser
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --seed 1
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --points synapses-0.0116
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --zoo cifar10-2.23 --seed 2
     python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
     python benchmarks/time_to_accuracy.py --out results/cifar10 --summary
 
 Every point is one `spikewire train` and writes one JSON file; other flags are passed to all runs.
+With `--zoo` the points that follow 2.23 % start from that network of the zoo, and it teaches them.
 The same command again repeats no finished run and resumes one that was stopped; `--seconds` stops
 it in time.
 `--summary` prints mean and standard deviation over the seeds found in the directory.
@@ -33,6 +35,10 @@ from spikewire.config import Config
 from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write
 from spikewire.runs.rundir import RunDir
+from spikewire.zoo import card
+from spikewire.zoo.cards import PREFIX
+
+IN_ZOO = "0.0223"  # the point that the zoo has a network of
 
 
 class Point(NamedTuple):
@@ -66,18 +72,18 @@ POINTS = (
     Point(0.0223, 0.9249, 1200, "0.0508", f"--epochs 95 --ramp 0.4 {LATER}"),
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
-    of_synapses(0.054, 0.9249, "0.0223", f"--epochs 20 --ramp 0.5 {LATER}"),
+    of_synapses(0.054, 0.9249, "0.0223", f"--epochs 50 --ramp 0.5 {LATER}"),
     of_synapses(
         0.0116,
         0.9205,
         "synapses-0.054",
-        f"--epochs 36 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.3,0.85",
+        f"--epochs 110 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.3,0.85",
     ),
     of_synapses(
         0.0063,
         0.9065,
         "synapses-0.0116",
-        f"--epochs 12 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
+        f"--epochs 60 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
     ),
 )
 
@@ -88,9 +94,10 @@ def run_path(runs: Path, label: str, seed: int) -> Path:
 
 
 def train(
-    point: Point, runs: Path, seed: int, chain: bool, flags: list[str], until: float = math.inf
+    point: Point, args: argparse.Namespace, flags: list[str], until: float = math.inf
 ) -> Path:
     """Train one point, unless it is finished, until a time; return its run directory."""
+    runs, seed = args.runs, args.seed
     run = run_path(runs, point.label, seed)
     if RunDir(run).finished:
         print(f"{run}: has finished before", flush=True)
@@ -100,12 +107,14 @@ def train(
         return run
     words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]
-    if chain and point.start:
-        start = run_path(runs, point.start, seed)
-        words += ["--start", str(start), "--first", f"{fraction(start, point.unit):.4g}"]
+    if args.chain and point.start:
+        network = f"{PREFIX}{args.zoo}" if args.zoo else ""
+        before = str(run_path(runs, point.start, seed))
+        start = network if network and point.start == IN_ZOO else before
+        words += ["--start", start, "--first", f"{fraction(start, point.unit):.4g}"]
         words += point.flags.split()
         if point.teacher:
-            words += ["--teacher", str(run_path(runs, point.teacher, seed))]
+            words += ["--teacher", network or str(run_path(runs, point.teacher, seed))]
     call([*words, *flags, "--out", str(run)], until)
     return run
 
@@ -125,8 +134,10 @@ def call(words: list[str], until: float) -> None:
         raise subprocess.CalledProcessError(process.returncode, process.args)
 
 
-def fraction(run: Path, unit: str) -> float:
-    """Return the fraction of a unit that a finished run has."""
+def fraction(run: str | Path, unit: str) -> float:
+    """Return the fraction of a unit that a finished run, or a network of the zoo, has."""
+    if str(run).startswith(PREFIX):
+        return getattr(card(str(run)), unit)
     row = RunDir.open(run).history()[-1]
     return row["connectivity"] if unit == "connectivity" else row["measured"][unit]
 
@@ -140,16 +151,21 @@ def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:
     until = time.perf_counter() + arguments.seconds
     for point in POINTS:
         if not selected or point.label in selected:
-            yield train(point, arguments.runs, arguments.seed, arguments.chain, flags, until)
+            yield train(point, arguments, flags, until)
 
 
-def record(run: Path) -> dict[str, Any]:
-    """Return the results of a finished run, and all that is needed to repeat it."""
+def record(run: Path, out: Path = Path()) -> dict[str, Any]:
+    """Return the results of a finished run, and all that is needed to repeat it.
+
+    Args:
+        run: its directory.
+        out: directory of the JSON files, with that of a network of the zoo.
+    """
     folder = RunDir.open(run)
     config, rows = folder.config(), folder.history()
     env = json.loads((run / "env.json").read_text())
     seconds = sum(row["seconds"] for row in rows)
-    before = record(Path(config.start))["seconds"] if config.start else 0.0
+    before = seconds_before(config.start, out) if config.start else 0.0
     keys = ("epoch", "loss", "accuracy", "connectivity", "seconds")
     return {
         "accuracy": rows[-1]["accuracy"],
@@ -165,6 +181,15 @@ def record(run: Path) -> dict[str, Any]:
         "measured": {k: v for k, v in rows[-1].get("measured", {}).items() if k != "firing"},
         "curve": {key: [_short(row[key]) for row in rows] for key in keys},
     }
+
+
+def seconds_before(start: str, out: Path) -> float:
+    """Return how long it took to train the network that a run starts from, from scratch."""
+    if not start.startswith(PREFIX):
+        return record(Path(start), out)["seconds"]
+    known = card(start)
+    file = out / f"{run_path(Path(), f'{known.target:g}', known.seed).name}.json"
+    return json.loads(file.read_text())["seconds"]
 
 
 def _short(value: float | None) -> float | None:
@@ -238,6 +263,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of the JSON files")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="directory of the runs")
     parser.add_argument("--chain", action="store_true", help="start from the run of a denser point")
+    parser.add_argument("--zoo", default="", help="network of the zoo in place of that of 2.23 %%")
     parser.add_argument("--record", type=Path, nargs="+", default=[], help="finished runs to write")
     parser.add_argument("--points", default="", help="comma list of points (all)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the runs (default 0)")
@@ -250,7 +276,7 @@ def main() -> None:
         return
     found = {}
     for run in arguments.record or points(arguments, flags):
-        row = record(run)
+        row = record(run, arguments.out)
         arguments.out.mkdir(parents=True, exist_ok=True)
         with atomic_write(arguments.out / f"{run.name}.json") as file:
             file.write(json.dumps(row, indent=1).encode() + b"\n")

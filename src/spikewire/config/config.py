@@ -115,9 +115,13 @@ class Config:
     average: float = setting(
         0.0, "decay of the weight average (EMA) that is tested at the end; 0: off", within="[0, 1)"
     )
-    teacher: str = setting("", "run directory of a trained network to distill from")
+    teacher: str = setting(
+        "", "trained network to distill from: run directory, packed file or zoo:NAME"
+    )
     teacher_weight: float = setting(0.5, "weight of the distillation loss", within="[0, 1)")
-    start: str = setting("", "run directory of a trained network; training starts from its weights")
+    start: str = setting(
+        "", "trained network to start from: run directory, packed file or zoo:NAME"
+    )
     augment: tuple[str, ...] = setting(
         (),
         "list of crop:PX, shift:PX, flip, cutout:PX, affine:PX/DEGREES/SCALE/SHEAR, "

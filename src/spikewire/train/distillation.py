@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from spikewire.config import Config
@@ -11,8 +11,9 @@ from spikewire.data import AnyDataset
 from spikewire.errors import check
 from spikewire.nn.losses import logits
 from spikewire.runs.rundir import RunDir
-from spikewire.train.build import forward_of
+from spikewire.train.build import build_model, forward_of
 from spikewire.train.pretrained import field_of_errors, load_trained
+from spikewire.train.unpack import is_packed, load_packed_
 
 TEMPERATURE = 2.0
 
@@ -30,7 +31,8 @@ def load_teacher(
     """Return the teacher as a function from the student's images to logits, without gradients.
 
     Args:
-        student: settings of the run; `teacher` names the teacher's run directory.
+        student: settings of the run; `teacher` names the teacher: a run directory, or a packed
+            file of the student's own network.
         data: the data set.
         device: where to put the teacher.
 
@@ -38,6 +40,10 @@ def load_teacher(
         SpikewireError: if the teacher's run has not finished or does not fit the data.
     """
     with field_of_errors("teacher"):
+        if is_packed(student.teacher):
+            model = build_model(student, data, device)
+            load_packed_(model, student.teacher, data)
+            return _logits(model.eval(), student, 0.0)
         config = RunDir.open(student.teacher).config()
         own = (config.pixel_mean, config.pixel_std)
         alike = own == (student.pixel_mean, student.pixel_std)
@@ -45,7 +51,12 @@ def load_teacher(
         same = (key for key in config.unconfirmed if getattr(config, key) == getattr(student, key))
         config.unconfirmed = tuple({*config.unconfirmed} - {*same})  # the user named it for both
         model, _ = load_trained(student.teacher, config, data, device)
-    difference, run = student.centre - config.centre, forward_of(model)
+    return _logits(model, config, student.centre - config.centre)
+
+
+def _logits(model: nn.Module, config: Config, difference: float) -> Callable[[Tensor], Tensor]:
+    """Return a network as a function from images, to which `difference` is added, to logits."""
+    run = forward_of(model)
 
     def forward(images: Tensor) -> Tensor:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Networks of finished runs: to evaluate, to start from, to distill from."""
+"""Trained networks, of finished runs or packed files: to evaluate, start from, distill from."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from spikewire.data import AnyDataset
 from spikewire.errors import SpikewireError
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import build_model
+from spikewire.train.unpack import is_packed, load_packed_
 
 
 def load_trained(
@@ -31,6 +32,24 @@ def load_trained(
     model = build_model(config, data, device)
     masks = load_weights_(model, run)
     return model.eval(), masks
+
+
+def load_start_(model: nn.Module, start: str, data: AnyDataset, images: Tensor) -> None:
+    """Load the weights that training starts from.
+
+    Args:
+        model: the network.
+        start: run directory, packed file or ``zoo:NAME``.
+        data: the data set.
+        images: a batch of training images.
+
+    Raises:
+        SpikewireError: if there is no such network, or it does not fit.
+    """
+    if is_packed(start):
+        load_packed_(model, start, data, images)
+    else:
+        load_weights_(model, start)
 
 
 def load_weights_(model: nn.Module, run: str | Path) -> dict[str, Tensor]:

@@ -42,7 +42,7 @@ from spikewire.train.build import (
     try_model,
 )
 from spikewire.train.cuda_graph import Graph, why_not
-from spikewire.train.pretrained import field_of_errors, load_weights_
+from spikewire.train.pretrained import field_of_errors, load_start_
 
 BN_BATCHES = 100  # for the BatchNorm statistics of averaged weights
 SCALE_IMAGES = 512  # of the first batch, to set the scale of the first weights
@@ -277,14 +277,14 @@ def prepare(
     model = build_model(config, data, device)
     alone = ranks.alone or not isinstance(model, Plastic)
     check(alone, "ranks", ranks.world_size, f"1 for {config.model!r}: its rule is not averaged")
-    if config.start and fresh:
-        with field_of_errors("start"):
-            load_weights_(model, config.start)
     if config.sync_batchnorm:
         check(device.type == "cuda", "sync_batchnorm", True, "false on a CPU, where torch has none")
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in place; not fused by our kernels
     train = training_batches(config, data, device)
     images, _ = next(train.epoch(0))  # an augmentation too large for the images raises here
+    if config.start and fresh:
+        with field_of_errors("start"):
+            load_start_(model, config.start, data, images)
     if is_python(config.model):
         try_model(config, model, images, data)
     training = Training(

@@ -1,0 +1,163 @@
+"""The weights of a packed file in a torch network of the same layers, to train it on.
+
+A packed file has BatchNorm folded into weights and biases. Any mean m and deviation s unfold it
+again, with the gain g and the bias b of the normalisation::
+
+    w' x + b' = g (w' x - m) / s + b,   g = s,   b = b' + m
+
+Training normalises by the statistics of its batches, so m and s are those of the training images.
+"""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spikewire.data import AnyDataset
+from spikewire.errors import SpikewireError, check
+from spikewire.formats import packed
+from spikewire.formats.network import Network, Stage
+from spikewire.formats.trace import trace_model
+from spikewire.metrics.counting import preserve_state
+from spikewire.nn.layers import Spiking
+from spikewire.nn.synapses import SYNAPTIC
+from spikewire.zoo.cards import PREFIX
+
+Norm = nn.BatchNorm1d | nn.BatchNorm2d
+ARRAYS = {"index": 0.0, "values": 1e-4, "bias": 1e-4}  # relative tolerances
+
+
+def is_packed(path: str | Path) -> bool:
+    """Return whether a path is that of a packed file, or ``zoo:NAME``; not a run directory."""
+    return str(path).startswith(PREFIX) or Path(path).is_file()
+
+
+@torch.no_grad()
+def load_packed_(
+    model: nn.Module, path: str, data: AnyDataset, images: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Write the weights of a packed file into a network; return the masks.
+
+    Args:
+        model: a network with the layers that the file was exported from.
+        path: path of the file, or ``zoo:NAME``.
+        data: the data set, which must be normalised as that of the file.
+        images: a batch of training images, from which BatchNorm gets its statistics; None for a
+            network that is only evaluated.
+
+    Raises:
+        SpikewireError: if the file cannot be read or is of another network.
+    """
+    network = packed.read(path)
+    _require_same_inputs(network, data, path)
+    norms = _norms(model, _example(model, data))
+    modules = dict(model.named_modules())
+    for stage in network.stages:
+        _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
+    if images is not None:
+        _take_statistics_(model, norms, images)
+    _require_same_network(network, model, _example(model, data), path)
+    return {
+        f"{stage.name}.weight": modules[stage.name].get_parameter("weight") != 0
+        for stage in network.stages
+    }
+
+
+def _require_same_inputs(network: Network, data: AnyDataset, path: str) -> None:
+    shape, own = network.input_shape, tuple(data.shape)
+    check(shape == own, f"{path}: shape of an image", shape, f"{own}, as in the data set")
+    for name in ("mean", "std"):
+        own, stored = tuple(getattr(data, name)), getattr(network, name)
+        fits = len(own) == len(stored) and np.allclose(own, stored)
+        check(fits, f"{path}: {name} of pixels", stored, f"{own}, as in this run")
+
+
+def _example(model: nn.Module, data: AnyDataset) -> Tensor:
+    """Return two empty samples."""
+    like = next(model.parameters())
+    steps = (getattr(model, "time_steps", 1),) if data.temporal else ()
+    return like.new_zeros(*steps, 2, *data.shape)
+
+
+def _norms(model: nn.Module, images: Tensor) -> dict[str, Norm]:
+    """Return, by the name of a synaptic layer, the BatchNorm that is called right after it."""
+    found: dict[str, Norm] = {}
+    last: list[str] = []
+
+    def see(name: str, module: nn.Module) -> None:
+        if isinstance(module, SYNAPTIC):
+            last[:] = [name]
+        elif last:
+            assert isinstance(module, Norm)
+            found[last.pop()] = module
+
+    with preserve_state(model):
+        for name, module in model.named_modules():
+            if isinstance(module, (*SYNAPTIC, Norm)):
+                module.register_forward_hook(lambda module, *_, name=name: see(name, module))
+        model(images)
+    return found
+
+
+def _write_(module: nn.Module | None, norm: Norm | None, stage: Stage, path: str) -> None:
+    """Write weights and bias of a stage; BatchNorm then only adds the bias."""
+    known = isinstance(module, SYNAPTIC) and tuple(module.weight.shape) == stage.shape
+    if not isinstance(module, SYNAPTIC) or not known:
+        shape = tuple(module.weight.shape) if isinstance(module, SYNAPTIC) else "no such layer"
+        raise SpikewireError(f"{path}: {stage.name} has shape {stage.shape}; here: {shape}")
+    module.weight.copy_(torch.from_numpy(stage.to_dense()))
+    bias = torch.from_numpy(stage.bias)
+    if module.bias is not None:
+        module.bias.copy_(torch.zeros_like(bias) if norm else bias)
+    if norm:
+        _set_(norm, torch.zeros_like(bias), torch.ones_like(bias), bias)
+
+
+def _set_(norm: Norm, mean: Tensor, variance: Tensor, bias: Tensor) -> None:
+    """Set statistics of a BatchNorm, and gain and bias such that it only adds `bias`."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(variance)
+    norm.weight.copy_((norm.running_var + norm.eps).sqrt())
+    norm.bias.copy_(bias.to(norm.bias) + norm.running_mean)
+
+
+def _take_statistics_(model: nn.Module, norms: dict[str, Norm], images: Tensor) -> None:
+    """Give every BatchNorm the statistics of what it receives; the network stays as it was."""
+    received: dict[Norm, tuple[Tensor, Tensor]] = {}
+
+    def see(norm: Norm, inputs: tuple[Tensor]) -> None:
+        channel = -3 if isinstance(norm, nn.BatchNorm2d) else 1
+        channels = inputs[0].float().transpose(0, channel).flatten(1)
+        received[norm] = channels.mean(1), channels.var(1)
+
+    with preserve_state(model):
+        for norm in norms.values():
+            norm.register_forward_pre_hook(see)
+        model(images)
+    for norm, (mean, variance) in received.items():
+        used = variance > 0  # a channel without synapses may get some
+        _set_(norm, mean, variance.where(used, torch.ones_like(variance)), norm.bias.clone())
+
+
+def _require_same_network(network: Network, model: nn.Module, example: Tensor, path: str) -> None:
+    """Raise unless the model now computes what the file does."""
+    steps = None if isinstance(model, Spiking) else network.time_steps  # its own may be others
+    own = trace_model(model, example, time_steps=steps)
+    names, found = ([stage.name for stage in x.stages] for x in (network, own))
+    check(names == found, f"{path}: layers", names, f"{found}, as in the network")
+    for stage, mine in zip(network.stages, own.stages, strict=True):
+        for field in fields(stage):
+            stored, here = getattr(stage, field.name), getattr(mine, field.name)
+            if field.name in ARRAYS:
+                same = len(stored) == len(here) and np.allclose(
+                    stored, here, ARRAYS[field.name], 1e-4 if field.name == "bias" else 0.0
+                )
+                detail = "" if same else "other than in the network"
+            else:
+                same, detail = stored == here, f"{stored}; here: {here}"
+            if not same:
+                raise SpikewireError(f"{path}: {field.name} of {stage.name} is {detail}")

@@ -1,0 +1,143 @@
+"""Starting from a packed file: the network computes what the file does, and can be trained on."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from networks import conv_net
+from refusal import refused
+from torch import nn
+
+from spikewire.config import Config, resolve
+from spikewire.formats import packed
+from spikewire.formats.trace import trace_model
+from spikewire.nn.batchnorm import per_step
+from spikewire.runtime import Runtime
+from spikewire.train.loop import fit
+from spikewire.train.unpack import load_packed_
+
+
+def settings(**flags) -> Config:
+    """Return settings of one short epoch on the digits."""
+    return resolve(flags={"epochs": "1", **flags})
+
+
+def data_of(model):
+    """Return what is read of a data set."""
+    return SimpleNamespace(shape=model.input_shape, mean=(), std=(), temporal=False)
+
+
+@torch.no_grad()
+def trained(seed=1):
+    """Return a network with BatchNorm whose gains, also negative ones, were moved by training."""
+    model = conv_net(seed=seed)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.weight.add_(torch.randn_like(module.weight) * 0.4)
+            module.bias.add_(torch.randn_like(module.bias) * 0.3)
+    return model
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "net.packed.safetensors"
+    packed.write(trace_model(trained()), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("norm", ["joint", "per-step"])
+def test_a_network_with_batchnorm_computes_what_the_file_does(file, norm):
+    network = packed.read(file)
+    model = conv_net(seed=2)
+    model = per_step(model) if norm == "per-step" else model
+    images = torch.randn(12, *model.input_shape)
+    masks = load_packed_(model, file, data_of(model), images)
+    expected = Runtime(network, exact=True)(images)
+    assert 0.05 < expected.mean() < 0.95
+    with torch.no_grad():
+        found = model.eval()(images)
+    assert (found == expected).float().mean() > 0.995  # sums are rounded in another order
+    for stage in network.stages:
+        assert masks[f"{stage.name}.weight"].sum() == len(stage.index)
+
+
+def test_batchnorm_has_the_statistics_of_the_images_so_that_training_begins_there(file):
+    model = conv_net(seed=2)
+    images = torch.randn(64, *model.input_shape)
+    load_packed_(model, file, data_of(model), images)
+    with torch.no_grad():
+        evaluated = model.eval()(images)
+        torch.manual_seed(0)
+        in_training = model.train()(images)
+    assert (in_training == evaluated).float().mean() > 0.97
+
+
+def test_without_images_batchnorm_only_adds_a_bias(file):
+    model = conv_net(seed=2)
+    images = torch.randn(12, *model.input_shape)
+    load_packed_(model, file, data_of(model))
+    with torch.no_grad():
+        found = model.eval()(images)
+    assert (found == Runtime(packed.read(file), exact=True)(images)).float().mean() > 0.995
+    norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d))
+    assert norm.running_mean is not None
+    assert not norm.running_mean.any()
+
+
+def test_a_channel_without_synapses_keeps_an_ordinary_gain(tmp_path):
+    source = trained()
+    with torch.no_grad():
+        next(m for m in source.modules() if isinstance(m, nn.Conv2d)).weight[0] = 0
+    path = str(tmp_path / "net.packed.safetensors")
+    packed.write(trace_model(source), path)
+    model = conv_net(seed=2)
+    load_packed_(model, path, data_of(model), torch.randn(8, *model.input_shape))
+    norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d))
+    assert norm.weight[0].item() == pytest.approx(1, abs=1e-3)
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def test_a_file_of_another_network_is_refused(file):
+    wider = conv_net(channels=(2, 6, 4))
+    refused(lambda: load_packed_(wider, file, data_of(wider)), "has shape (5, 2, 3, 3)", "(6, 2")
+    other = conv_net(kind="third")
+    refused(lambda: load_packed_(other, file, data_of(other)), "neuron of", "tau=2.0", "tau=3.0")
+    pooled = conv_net(pool="avg")
+    refused(lambda: load_packed_(pooled, file, data_of(pooled)), "is")
+
+
+def test_pixels_of_another_normalisation_are_refused(file):
+    model = conv_net()
+    data = data_of(model)
+    data.mean = data.std = (0.5, 0.5)
+    refused(lambda: load_packed_(model, file, data), "mean of pixels", "as in this run")
+
+
+# ---------------------------------------------------------------------- a run
+
+
+def test_a_run_starts_from_a_network_of_the_zoo():
+    flags = {"method": "budget", "connectivity": "0.05", "first": "0.05", "lr": "1e-9"}
+    found = fit(settings(start="zoo:digits-5", **flags))
+    assert found.accuracy == pytest.approx(0.9778, abs=1e-4)
+    assert found.connectivity == pytest.approx(0.05, abs=1e-4)
+
+
+def test_a_network_of_the_zoo_teaches():
+    taught = fit(settings(method="dense", teacher="zoo:digits-5", teacher_weight="0.9"))
+    alone = fit(settings(method="dense"))
+    assert taught.accuracy > 0.5
+    assert not taught.model.fc1.weight.equal(alone.model.fc1.weight)
+
+
+@pytest.mark.parametrize("field", ["start", "teacher"])
+def test_what_cannot_be_started_from_is_one_line(field, tmp_path):
+    (tmp_path / "x").write_text("no network")
+    for path, words in (
+        ("zoo:digits-6", "did you mean 'digits-5'"),
+        (str(tmp_path / "x"), "is not a complete packed file"),
+        (str(tmp_path / "none"), "is not a run directory"),
+    ):
+        refused(lambda path=path: fit(settings(**{field: path})), field, words)
