@@ -83,7 +83,7 @@ POINTS = (
         0.0063,
         0.9065,
         "synapses-0.0116",
-        f"--epochs 60 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
+        f"--epochs 40 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
     ),
 )
 
