@@ -37,8 +37,8 @@ def is_packed(path: str | Path) -> bool:
 @torch.no_grad()
 def load_packed_(
     model: nn.Module, path: str, data: AnyDataset, images: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Write the weights of a packed file into a network; return the masks.
+) -> None:
+    """Write the weights of a packed file into a network.
 
     Args:
         model: a network with the layers that the file was exported from.
@@ -59,10 +59,6 @@ def load_packed_(
     if images is not None:
         _take_statistics_(model, norms, images)
     _require_same_network(network, model, _example(model, data), path)
-    return {
-        f"{stage.name}.weight": modules[stage.name].get_parameter("weight") != 0
-        for stage in network.stages
-    }
 
 
 def _require_same_inputs(network: Network, data: AnyDataset, path: str) -> None:
