@@ -212,7 +212,7 @@ def test_a_frontier_of_own_data_and_network(files, call):
     short = ("--epochs", "1", "--batch-size", "8", "--threads", "1", "--out", "front")
     code, output, errors = call("frontier", *words, *short, "--methods", "budget", "--seeds", "2")
     assert code == 0, errors
-    assert RunDir("front/data-budget-0.5-seed1").finished
+    assert RunDir("front/own_data-budget-0.5-seed1").finished
     assert "own_data.py:load" in output
 
 
