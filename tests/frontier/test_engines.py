@@ -185,7 +185,9 @@ def test_a_stopped_driver_leaves_no_orphan(address, tmp_path, never_killed, numb
         process.send_signal(number)
         go_on(pid)
         _, err = process.communicate()
-    assert (process.returncode, err) == ((130 if number == signal.SIGINT else -number), "")
+    said = f"stopped; 0 of 1 runs are finished in {tmp_path}; resume with the same command"
+    expected = (130, f"spikewire: {said}\n") if number == signal.SIGINT else (-number, "")
+    assert (process.returncode, err) == expected
     while training(tmp_path / FIRST):  # an orphan would train to the end
         time.sleep(0.1)
     assert not (tmp_path / FIRST / "model.safetensors").exists(), "an orphan"
