@@ -277,14 +277,14 @@ def prepare(
     model = build_model(config, data, device)
     alone = ranks.alone or not isinstance(model, Plastic)
     check(alone, "ranks", ranks.world_size, f"1 for {config.model!r}: its rule is not averaged")
-    if config.sync_batchnorm:
-        check(device.type == "cuda", "sync_batchnorm", True, "false on a CPU, where torch has none")
-        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in place; not fused by our kernels
     train = training_batches(config, data, device)
     images, _ = next(train.epoch(0))  # an augmentation too large for the images raises here
     if config.start and fresh:
         with field_of_errors("start"):
             load_start_(model, config.start, data, images)
+    if config.sync_batchnorm:
+        check(device.type == "cuda", "sync_batchnorm", True, "false on a CPU, where torch has none")
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in place; not fused by our kernels
     if is_python(config.model):
         try_model(config, model, images, data)
     training = Training(

@@ -52,13 +52,14 @@ def load_packed_(
     """
     network = packed.read(path)
     _require_same_inputs(network, data, path)
-    norms = _norms(model, _example(model, data))
+    example = _example(model, data)
+    norms = _norms(model, example)
     modules = dict(model.named_modules())
     for stage in network.stages:
         _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
     if images is not None:
         _take_statistics_(model, norms, images)
-    _require_same_network(network, model, _example(model, data), path)
+    _require_same_network(network, model, example, path)
 
 
 def _require_same_inputs(network: Network, data: AnyDataset, path: str) -> None:
@@ -99,10 +100,10 @@ def _norms(model: nn.Module, images: Tensor) -> dict[str, Norm]:
 
 def _write_(module: nn.Module | None, norm: Norm | None, stage: Stage, path: str) -> None:
     """Write weights and bias of a stage; BatchNorm then only adds the bias."""
-    known = isinstance(module, SYNAPTIC) and tuple(module.weight.shape) == stage.shape
-    if not isinstance(module, SYNAPTIC) or not known:
-        shape = tuple(module.weight.shape) if isinstance(module, SYNAPTIC) else "no such layer"
-        raise SpikewireError(f"{path}: {stage.name} has shape {stage.shape}; here: {shape}")
+    shape = tuple(module.weight.shape) if isinstance(module, SYNAPTIC) else None
+    if not isinstance(module, SYNAPTIC) or shape != stage.shape:
+        here = shape or "no such layer"
+        raise SpikewireError(f"{path}: {stage.name} has shape {stage.shape}; here: {here}")
     module.weight.copy_(torch.from_numpy(stage.to_dense()))
     bias = torch.from_numpy(stage.bias)
     if module.bias is not None:
