@@ -233,6 +233,18 @@ def test_a_step_mixes_labels_and_distillation(taught):
     assert training.step(images, labels).item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["run", "zoo:digits-5"])
+def test_a_teacher_runs_for_fewer_time_steps_than_in_its_tests(taught, name):
+    path = str(taught) if name == "run" else name
+    images, labels = next(prepare(tiny("dense")).train.epoch(0))
+    steps = {"all": 0, "own": 4, "two": 2}
+    found = {
+        key: prepare(tiny("dense", teacher=path, teacher_time_steps=n)).step(images, labels).item()
+        for key, n in steps.items()
+    }
+    assert found["all"] == found["own"] != found["two"]
+
+
 def test_a_student_learns_from_its_teacher_alone(taught):
     """The labels are shuffled, so what it knows it has from the teacher."""
     digits = datasets.load("digits")

@@ -119,6 +119,9 @@ class Config:
         "", "trained network to distill from: run directory, packed file or zoo:NAME"
     )
     teacher_weight: float = setting(0.5, "weight of the distillation loss", within="[0, 1)")
+    teacher_time_steps: int = setting(
+        0, "time steps of the teacher; 0: those of its own tests", within="[0, 10000]"
+    )
     start: str = setting(
         "", "trained network to start from: run directory, packed file or zoo:NAME"
     )

@@ -9,6 +9,7 @@ from torch.nn import functional
 from spikewire.config import Config
 from spikewire.data import AnyDataset
 from spikewire.errors import check
+from spikewire.nn.layers import Spiking
 from spikewire.nn.losses import logits
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import build_model, forward_of
@@ -43,7 +44,7 @@ def load_teacher(
         if is_packed(student.teacher):
             model = build_model(student, data, device)
             load_packed_(model, student.teacher, data)
-            return _logits(model.eval(), student, 0.0)
+            return _logits(model.eval(), student, 0.0, student.teacher_time_steps)
         config = RunDir.open(student.teacher).config()
         own = (config.pixel_mean, config.pixel_std)
         alike = own == (student.pixel_mean, student.pixel_std)
@@ -51,11 +52,21 @@ def load_teacher(
         same = (key for key in config.unconfirmed if getattr(config, key) == getattr(student, key))
         config.unconfirmed = tuple({*config.unconfirmed} - {*same})  # the user named it for both
         model, _ = load_trained(student.teacher, config, data, device)
-    return _logits(model, config, student.centre - config.centre)
+    difference = student.centre - config.centre
+    return _logits(model, config, difference, student.teacher_time_steps)
 
 
-def _logits(model: nn.Module, config: Config, difference: float) -> Callable[[Tensor], Tensor]:
-    """Return a network as a function from images, to which `difference` is added, to logits."""
+def _logits(
+    model: nn.Module, config: Config, difference: float, time_steps: int
+) -> Callable[[Tensor], Tensor]:
+    """Return a network as a function from images, to which `difference` is added, to logits.
+
+    It runs for `time_steps`; 0 leaves its own.
+    """
+    if time_steps:
+        what = "0 for a network that decides for itself, and for data over time"
+        check(isinstance(model, Spiking) and not model.temporal, "time steps", time_steps, what)
+        model.time_steps = time_steps
     run = forward_of(model)
 
     def forward(images: Tensor) -> Tensor:
