@@ -67,9 +67,9 @@ EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was
     "average": "0",
 }
 OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
-CHAIN = {"cifar10-vgg16": "epochs=30,ramp=0.5,lr=1e-3"}  # of a run that starts from a denser one
+CHAIN = {"cifar10-vgg16": "epochs=50,ramp=0.5,lr=1e-3"}  # of a run that starts from a denser one
 DENSE = {  # of the dense network that is start and teacher
-    "cifar100-sew18": "epochs=45,time-steps=2,early-time-steps=1,early=0.7,threshold=0.5,"
+    "cifar100-sew18": "epochs=80,time-steps=2,early-time-steps=1,early=0.5,threshold=0.5,"
     "optimizer=adamw,weight-decay=0.1,augment=crop:4+flip+cutout:8"
 }
 

@@ -9,7 +9,9 @@
     python benchmarks/time_to_accuracy.py --out results/cifar10 --summary
 
 Every point is one `spikewire train` and writes one JSON file; other flags are passed to all runs.
-With `--zoo` the points that follow 2.23 % start from that network of the zoo, and it teaches them.
+With `--zoo` the points that follow 2.23 % start from that network of the zoo. Points that count
+synapses also learn from a dense SEW-ResNet-18, which is trained first; `--points teacher` trains it
+alone.
 The same command again repeats no finished run and resumes one that was stopped; `--seconds` stops
 it in time.
 `--summary` prints mean and standard deviation over the seeds found in the directory.
@@ -50,7 +52,7 @@ class Point(NamedTuple):
     start: str | None = None  # the point whose network it starts from with --chain
     flags: str = ""  # flags of a run that starts there
     unit: str = "connectivity"
-    teacher: str | None = None  # the point whose network it also learns from with --chain
+    taught: bool = False  # whether it also learns from the teacher with --chain
 
     @property
     def label(self) -> str:
@@ -60,11 +62,18 @@ class Point(NamedTuple):
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
 SMALL = "--lr 1e-3 --augment crop:4,flip,cutout:8"  # no cutmix where capacity is small
+TEACHER = "teacher"  # name of its run
+TAUGHT = "--teacher-weight 0.7"
+TEACHER_FLAGS = (
+    "--preset cifar100-sew18 --dataset cifar10 --method dense --epochs 70 --time-steps 2 "
+    "--early-time-steps 1 --early 0.5 --threshold 0.5 --optimizer adamw --weight-decay 0.1 "
+    "--augment crop:4,flip,cutout:8"
+)
 
 
 def of_synapses(target: float, accuracy: float, start: str, flags: str) -> Point:
-    """Return a point whose budget is a fraction of the synapses; the densest network teaches it."""
-    return Point(target, accuracy, 1800, start, flags, "synapses", "0.0508")
+    """Return a point whose budget is a fraction of the synapses; it has a teacher."""
+    return Point(target, accuracy, 1800, start, f"{flags} {TAUGHT}", "synapses", True)
 
 
 POINTS = (
@@ -72,12 +81,17 @@ POINTS = (
     Point(0.0223, 0.9249, 1200, "0.0508", f"--epochs 95 --ramp 0.4 {LATER}"),
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
-    of_synapses(0.054, 0.9249, "0.0223", f"--epochs 50 --ramp 0.5 {LATER}"),
+    of_synapses(
+        0.054,
+        0.9249,
+        "0.0223",
+        "--epochs 80 --ramp 0.4 --lr 1e-3 --early-time-steps 2,4 --early 0.5,0.9",
+    ),
     of_synapses(
         0.0116,
         0.9205,
-        "synapses-0.054",
-        f"--epochs 110 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.3,0.85",
+        "0.0223",
+        f"--epochs 110 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.4,0.88",
     ),
     of_synapses(
         0.0063,
@@ -99,24 +113,34 @@ def train(
     """Train one point, unless it is finished, until a time; return its run directory."""
     runs, seed = args.runs, args.seed
     run = run_path(runs, point.label, seed)
-    if RunDir(run).finished:
-        print(f"{run}: has finished before", flush=True)
-        return run
-    if RunDir(run).started:
-        call(["--resume", str(run)], until)
-        return run
     words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]
     if args.chain and point.start:
-        network = f"{PREFIX}{args.zoo}" if args.zoo else ""
         before = str(run_path(runs, point.start, seed))
-        start = network if network and point.start == IN_ZOO else before
+        start = f"{PREFIX}{args.zoo}" if args.zoo and point.start == IN_ZOO else before
         words += ["--start", start, "--first", f"{fraction(start, point.unit):.4g}"]
         words += point.flags.split()
-        if point.teacher:
-            words += ["--teacher", network or str(run_path(runs, point.teacher, seed))]
-    call([*words, *flags, "--out", str(run)], until)
+        if point.taught:
+            words += ["--teacher", str(train_teacher(args, until))]
+    train_run(run, [*words, *flags], until)
     return run
+
+
+def train_teacher(args: argparse.Namespace, until: float = math.inf) -> Path:
+    """Train the network that teaches, unless it is finished; return its run directory."""
+    run = args.runs / TEACHER
+    train_run(run, TEACHER_FLAGS.split(), until)
+    return run
+
+
+def train_run(run: Path, words: list[str], until: float) -> None:
+    """Train one run, or what is left of it."""
+    if RunDir(run).finished:
+        print(f"{run}: has finished before", flush=True)
+    elif RunDir(run).started:
+        call(["--resume", str(run)], until)
+    else:
+        call([*words, "--out", str(run)], until)
 
 
 def call(words: list[str], until: float) -> None:
@@ -145,10 +169,12 @@ def fraction(run: str | Path, unit: str) -> float:
 def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:
     """Train the selected points, or all if none is named, and yield each run when it is done."""
     selected = {word for word in arguments.points.split(",") if word}
-    if unknown := selected - {point.label for point in POINTS}:
-        labels = ", ".join(point.label for point in POINTS)
+    if unknown := selected - {TEACHER, *(point.label for point in POINTS)}:
+        labels = ", ".join((TEACHER, *(point.label for point in POINTS)))
         raise SpikewireError(f"--points: {', '.join(sorted(unknown))}: expected some of {labels}")
     until = time.perf_counter() + arguments.seconds
+    if TEACHER in selected:
+        yield train_teacher(arguments, until)
     for point in POINTS:
         if not selected or point.label in selected:
             yield train(point, arguments, flags, until)
@@ -164,16 +190,16 @@ def record(run: Path, out: Path = Path()) -> dict[str, Any]:
     folder = RunDir.open(run)
     config, rows = folder.config(), folder.history()
     env = json.loads((run / "env.json").read_text())
-    seconds = sum(row["seconds"] for row in rows)
-    before = seconds_before(config.start, out) if config.start else 0.0
+    seconds = seconds_by_run(str(run), out)
     keys = ("epoch", "loss", "accuracy", "connectivity", "seconds")
     return {
         "accuracy": rows[-1]["accuracy"],
         "connectivity": rows[-1]["connectivity"],
         "seed": config.seed,
-        "seconds": round(before + seconds, 1),  # from scratch, with the runs it starts from
-        "seconds_alone": round(seconds, 1),
+        "seconds": round(sum(seconds.values()), 2),  # from scratch, with the runs it needs
+        "seconds_alone": round(seconds[str(run)], 2),
         "start": Path(config.start).name or None,
+        "teacher": Path(config.teacher).name or None,
         "command": shlex.join(["spikewire", *env["command"][1:]]),
         "machine": env["device"],
         "versions": {key: env[key] for key in ("python", "torch", "spikewire", "commit")},
@@ -183,13 +209,17 @@ def record(run: Path, out: Path = Path()) -> dict[str, Any]:
     }
 
 
-def seconds_before(start: str, out: Path) -> float:
-    """Return how long it took to train the network that a run starts from, from scratch."""
-    if not start.startswith(PREFIX):
-        return record(Path(start), out)["seconds"]
-    known = card(start)
-    file = out / f"{run_path(Path(), f'{known.target:g}', known.seed).name}.json"
-    return json.loads(file.read_text())["seconds"]
+def seconds_by_run(run: str, out: Path) -> dict[str, float]:
+    """Return how long a run took, and each run that it starts from or learns from."""
+    if run.startswith(PREFIX):
+        known = card(run)
+        file = out / f"{run_path(Path(), f'{known.target:g}', known.seed).name}.json"
+        return {run: json.loads(file.read_text())["seconds"]}
+    folder = RunDir.open(run)
+    found = {run: sum(row["seconds"] for row in folder.history())}
+    for other in (folder.config().start, folder.config().teacher):
+        found |= seconds_by_run(other, out) if other else {}
+    return found
 
 
 def _short(value: float | None) -> float | None:

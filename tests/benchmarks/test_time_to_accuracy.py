@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from spikewire.config import Config
+from spikewire.train.loop import fit
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,17 +22,34 @@ def benchmark_module(monkeypatch):
 
 
 def test_the_time_from_scratch_includes_that_of_the_network_of_the_zoo(benchmark_module):
-    before = benchmark_module.seconds_before("zoo:cifar10-2.23", ROOT / "results" / "cifar10")
-    assert before == pytest.approx(953.2)
+    results = ROOT / "results" / "cifar10"
+    before = benchmark_module.seconds_by_run("zoo:cifar10-2.23", results)
+    assert before == {"zoo:cifar10-2.23": pytest.approx(953.2)}
     assert benchmark_module.fraction("zoo:cifar10-2.23", "connectivity") == pytest.approx(0.0223)
 
 
-def test_the_points_after_it_start_from_it_and_learn_from_it(benchmark_module, monkeypatch):
+def test_a_run_that_two_others_need_is_counted_once(benchmark_module, tmp_path):
+    """b starts from a, and c from b; a teaches both."""
+    runs = {name: str(tmp_path / name) for name in "abc"}
+    starts = {"a": {}, "b": {"start": "a", "teacher": "a"}, "c": {"start": "b", "teacher": "a"}}
+    for name, needs in starts.items():
+        changes = {key: runs[other] for key, other in needs.items()}
+        fit(Config(method="dense", epochs=1, batch_size=256, threads=1, **changes), runs[name])
+    found = benchmark_module.seconds_by_run(runs["c"], tmp_path)
+    assert set(found) == set(runs.values())
+    row = benchmark_module.record(Path(runs["c"]))
+    assert row["seconds"] == pytest.approx(sum(found.values()), abs=0.01)
+    assert (row["start"], row["teacher"]) == ("b", "a")
+
+
+def test_the_points_after_it_start_from_it_and_have_a_teacher(benchmark_module, monkeypatch):
     commands = []
     monkeypatch.setattr(benchmark_module, "call", lambda words, until: commands.append(words))
     args = Namespace(runs=Path("nowhere"), seed=2, chain=True, zoo="cifar10-2.23")
     point = next(x for x in benchmark_module.POINTS if x.label == "synapses-0.054")
     benchmark_module.train(point, args, [])
-    words = " ".join(commands[0])
-    assert "--start zoo:cifar10-2.23 --first 0.2011" in words
-    assert "--teacher zoo:cifar10-2.23" in words
+    teacher, student = (" ".join(words) for words in commands)
+    assert "--method dense" in teacher
+    assert teacher.endswith("--out nowhere/teacher")
+    assert "--start zoo:cifar10-2.23 --first 0.2011" in student
+    assert "--teacher nowhere/teacher" in student
