@@ -27,12 +27,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
 from spikewire.kernels.delays import synapses_of, width
 
-LANES = 32  # sources whose synapses are read at once, backward: one per thread of a warp
+ROWS = 16  # targets whose dI are read at once, backward
 NEURONS_PER_WARP = 32  # forward
-WARPS = 16  # backward
+WARPS = 16  # most warps, backward; one source per thread
 SMALLEST = 1e-37  # weights below it are 0: their bits would underflow
 FIRED, RESTED = tl.constexpr(1), tl.constexpr(2)  # bits of a mark
 
@@ -101,86 +102,119 @@ def _fire(
 
 
 @triton.jit
-def _column(synapse_ptr, column, NEURONS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr):
-    """Return the synapses from `LANES` sources to all targets, ``[SIZE, LANES]``."""
-    j, i = tl.arange(0, SIZE)[:, None], column * LANES + tl.arange(0, LANES)[None, :]
-    place = synapse_ptr + (j * NEURONS + i)
-    return tl.load(place, mask=(j < NEURONS) & (i < NEURONS), other=0)
+def _synapses(synapse_ptr, first, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    """Return the synapses of all sources to some targets, ``[ROWS, SIZE]``."""
+    j, i = first + tl.arange(0, ROWS)[:, None], tl.arange(0, SIZE)[None, :]
+    return tl.load(synapse_ptr + (j * SIZE + i))
 
 
 @triton.jit
-def _write_recurrent(
-    recurrent_ptr, synapses, ring, t, column,
-    SLOTS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """Write ``G[t - 1]`` of some sources, for both samples."""
+def _weighted(weights, pairs):
+    """Return the sums over the targets, ``[2, SIZE]``, from two samples in 64 bits each."""
+    one = pairs.to(tl.int32).to(tl.float32, bitcast=True)
+    two = (pairs >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    return tl.trans(tl.join(tl.sum(weights * one, 0), tl.sum(weights * two, 0)))
+
+
+@triton.jit
+def _recurrent(ring_ptr, synapses, first, t, ROWS: tl.constexpr, SLOTS: tl.constexpr):
+    """Return what some targets add to ``G[t]`` and to ``G[t - 1]``."""
     weights = synapses.to(tl.float32, bitcast=True)
-    slots = (synapses + t) & (SLOTS - 1)
-    one, two = weights * tl.gather(ring, slots, 1), weights * tl.gather(ring, slots + SLOTS, 1)
-    i = column * LANES + tl.arange(0, LANES)[:, None]
-    place = recurrent_ptr + (i + tl.arange(0, 2)[None, :] * SIZE)
-    tl.store(place, tl.sum(tl.join(one, two), 0))
+    j = first + tl.arange(0, ROWS)[:, None]
+    place = ring_ptr + (j * (2 * SLOTS) + ((synapses + t) & (SLOTS - 1)))
+    return _weighted(weights, tl.load(place + SLOTS)), _weighted(weights, tl.load(place))
+
+
+@triton.jit
+def _keep(ring_ptr, currents, t, SLOTS: tl.constexpr, SIZE: tl.constexpr, TARGETS: tl.constexpr):
+    """Write ``dI[t]`` of both samples to the ring, in slot t and, for ``G[t - 1]``, in t - 1."""
+    one, two = tl.split(tl.trans(currents).to(tl.uint32, bitcast=True))
+    pair = (one.to(tl.uint64) | (two.to(tl.uint64) << 32)).to(tl.int64, bitcast=True)
+    j = tl.arange(0, SIZE)
+    row = ring_ptr + j * (2 * SLOTS)
+    tl.store(row + (t & (SLOTS - 1)), pair, mask=j < TARGETS)
+    tl.store(row + (SLOTS + ((t - 1) & (SLOTS - 1))), pair, mask=j < TARGETS)
+
+
+@triton.jit
+def _read(grad_ptr, v_ptr, level_ptr, mark_ptr, place, known):
+    """Return what a step needs; it is read once, so the L1 cache is left to the others."""
+    grad = tl.load(grad_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
+    v = tl.load(v_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
+    level = tl.load(level_ptr + place, mask=known, other=1.0, cache_modifier=".cg")
+    return grad.to(tl.float32), v, level, tl.load(mark_ptr + place, mask=known, other=0)
+
+
+@triton.jit
+def _retreat(dz, dv, db, v, level, mark, last, beta, alpha, rho, damping):
+    """Go one time step back."""
+    slope = damping * tl.maximum(1 - tl.abs(tl.div_rn(v, level) - 1), 0.0)
+    ds = tl.where((mark & RESTED) != 0, dz * slope, 0.0)
+    fired = (last & FIRED).to(tl.float32)
+    db = rho * db - beta * (ds * v / (level * level) + fired * dv)
+    return (1 - rho) * db - level * dv, alpha * dv + ds / level, db
 
 
 @triton.jit(do_not_specialize=["origin"])
 def _reverse(
-    grad_ptr, synapse_ptr, beta_ptr, recurrent_ptr, v_ptr, level_ptr, mark_ptr, current_ptr,
+    grad_ptr, synapse_ptr, beta_ptr, ring_ptr, v_ptr, level_ptr, mark_ptr, current_ptr,
     origin, time, batch, alpha, rho, damping,
-    NEURONS: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr,
-    HELD: tl.constexpr,
+    NEURONS: tl.constexpr, SLOTS: tl.constexpr, SIZE: tl.constexpr, TARGETS: tl.constexpr,
+    ROWS: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """Go back over all time steps with two samples.
+    """Go back over all time steps with two samples, two steps at once.
 
-    dI and G go through memory, G in turns through two places: other threads need them.
+    Other threads need dI, which goes through memory of this program alone. No thread reads what
+    another writes without the barrier between: steps t and t - 1 read the slots t to t + span - 1
+    and write t - 1 to t - 3, which are others, since there are span + 3 slots or more.
     """
     first = 2 * tl.program_id(0).to(tl.int64)
     i, sample = tl.arange(0, SIZE)[None, :], first + tl.arange(0, 2)[:, None]
     known = (i < NEURONS) & (sample < batch)
-    recurrent_ptr += 2 * first * SIZE
-    lanes = recurrent_ptr + (i + tl.arange(0, 2)[:, None] * SIZE)
+    ring_ptr += first * (TARGETS * SLOTS)
     beta = tl.load(beta_ptr + i, mask=i < NEURONS, other=0.0)
-    zero = tl.zeros((2, SIZE), tl.float32)
-    dv, db, dz = zero, zero, zero
+    dv = tl.zeros((2, SIZE), tl.float32)
+    db, dz = dv, dv
     step = tl.cast(batch, tl.int64) * NEURONS
-    place = (time - 1) * step + sample * NEURONS + i
     # origin is 0, which the compiler does not know: one value per thread and row, not four
     synapse_ptr += origin
+    place = (time - 1) * step + sample * NEURONS + (i + origin)
+    tl.store(current_ptr + place, dv, mask=known)
     if HELD:
-        held = _column(synapse_ptr, 0, NEURONS, SIZE, LANES)
-        also_held = _column(synapse_ptr, 1, NEURONS, SIZE, LANES)
-    j, slot = tl.arange(0, SIZE)[:, None], tl.arange(0, 2 * SLOTS)[None, :]
-    held_by = slot // SLOTS
-    theirs = (j < NEURONS) & (first + held_by < batch)
-    # not contiguous along slots: this only orders the threads as the synapses
-    offset = tl.max_contiguous(held_by * NEURONS + j, (1, 2))
-    ring = tl.zeros((SIZE, 2 * SLOTS), tl.float32)
-    for back in range(time):
-        t = time - 1 - back
-        # what is read once does not go through the L1 cache, which is for synapses
-        grad = tl.load(grad_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
-        v = tl.load(v_ptr + place, mask=known, other=0.0, cache_modifier=".cg")
-        level = tl.load(level_ptr + place, mask=known, other=1.0, cache_modifier=".cg")
-        mark = tl.load(mark_ptr + place, mask=known, other=0)
-        last = tl.load(mark_ptr + place - step, mask=known & (t > 0), other=0)
-        tl.store(current_ptr + place, (1 - alpha) * dv, mask=known)
-        tl.debug_barrier()  # other threads have written dI and G
-        new = ((slot & (SLOTS - 1)) == (t & (SLOTS - 1))) & theirs
-        ring = tl.load(current_ptr + origin + (t * step + first * NEURONS) + offset, new, ring)
-        dz += grad.to(tl.float32) + tl.load(lanes + (back & 1) * (2 * SIZE))
-        slope = damping * tl.maximum(1 - tl.abs(tl.div_rn(v, level) - 1), 0.0)
-        ds = tl.where((mark & RESTED) != 0, dz * slope, 0.0)
-        fired = (last & FIRED).to(tl.float32)
-        db = rho * db - beta * (ds * v / (level * level) + fired * dv)
-        dz = (1 - rho) * db - level * dv
-        dv = alpha * dv + ds / level
-        after = recurrent_ptr + ((back + 1) & 1) * (2 * SIZE)
+        held_0 = _synapses(synapse_ptr, 0, SIZE, ROWS)
+        held_1 = _synapses(synapse_ptr, ROWS, SIZE, ROWS)
+        held_2 = _synapses(synapse_ptr, 2 * ROWS, SIZE, ROWS)
+        held_3 = _synapses(synapse_ptr, 3 * ROWS, SIZE, ROWS)
+    for t in range(time - 1, -1, -2):
+        earlier, first_of_all = place - step, known & (t > 1)
+        soon = known & (t > 0)
+        grad, v, level, mark = _read(grad_ptr, v_ptr, level_ptr, mark_ptr, place, known)
+        grad_2, v_2, level_2, mark_2 = _read(grad_ptr, v_ptr, level_ptr, mark_ptr, earlier, soon)
+        last = tl.load(mark_ptr + earlier - step, mask=first_of_all, other=0)
+        tl.debug_barrier()  # other threads have written dI
+        grad_2 += 0.0
         if HELD:
-            _write_recurrent(after, held, ring, t, 0, SLOTS, SIZE, LANES)
-            _write_recurrent(after, also_held, ring, t, 1, SLOTS, SIZE, LANES)
-        for column in range(HELD, (NEURONS + LANES - 1) // LANES):
-            synapses = _column(synapse_ptr, column, NEURONS, SIZE, LANES)
-            _write_recurrent(after, synapses, ring, t, column, SLOTS, SIZE, LANES)
-        place -= step
+            a, b = _recurrent(ring_ptr, held_0, 0, t, ROWS, SLOTS)
+            grad, grad_2 = grad + a, grad_2 + b
+            a, b = _recurrent(ring_ptr, held_1, ROWS, t, ROWS, SLOTS)
+            grad, grad_2 = grad + a, grad_2 + b
+            a, b = _recurrent(ring_ptr, held_2, 2 * ROWS, t, ROWS, SLOTS)
+            grad, grad_2 = grad + a, grad_2 + b
+            a, b = _recurrent(ring_ptr, held_3, 3 * ROWS, t, ROWS, SLOTS)
+            grad, grad_2 = grad + a, grad_2 + b
+        for row in range(HELD * ROWS, TARGETS, ROWS):
+            synapses = _synapses(synapse_ptr, row, SIZE, ROWS)
+            a, b = _recurrent(ring_ptr, synapses, row, t, ROWS, SLOTS)
+            grad, grad_2 = grad + a, grad_2 + b
+        dz, dv, db = _retreat(dz + grad, dv, db, v, level, mark, mark_2, beta, alpha, rho, damping)
+        _keep(ring_ptr, (1 - alpha) * dv, t - 1, SLOTS, SIZE, TARGETS)
+        tl.store(current_ptr + earlier, (1 - alpha) * dv, mask=soon)
+        dz, dv, db = _retreat(
+            dz + grad_2, dv, db, v_2, level_2, mark_2, last, beta, alpha, rho, damping
+        )
+        place = earlier - step
+        _keep(ring_ptr, (1 - alpha) * dv, t - 2, SLOTS, SIZE, TARGETS)
+        tl.store(current_ptr + place, (1 - alpha) * dv, mask=first_of_all)
 
 
 def fire(
@@ -231,15 +265,17 @@ def reverse(
         damping: the highest value of the surrogate.
     """
     time, batch, neurons = grad.shape
-    slots, size = max(LANES // 2, _slots(span)), max(2 * LANES, width(neurons))
-    pairs = triton.cdiv(batch, 2)
-    recurrent = grad.new_zeros(pairs, 2, 2 * size, dtype=torch.float32)
+    slots, size = triton.next_power_of_2(max(span + 3, 16)), width(neurons)
+    targets, pairs = triton.cdiv(neurons, ROWS) * ROWS, triton.cdiv(batch, 2)
+    ring = grad.new_zeros(pairs, targets, 2, slots, dtype=torch.int64)
     currents = torch.empty_like(saved.voltages)
+    synapses = F.pad(_packed(weight, delays, slots), (0, size - neurons, 0, targets - neurons))
     _reverse[(pairs,)](
-        grad.contiguous(), _packed(weight, delays, slots), beta.float(), recurrent, *saved,
-        currents, 0, time, batch, constants.decay, constants.adaptation_decay, damping,
-        NEURONS=neurons, SLOTS=slots, SIZE=size, LANES=LANES,
-        HELD=2 if size * slots <= 256 * 16 else 0, num_warps=WARPS,
+        grad.contiguous(), synapses, beta.float(), ring, *saved, currents, 0, time, batch,
+        constants.decay, constants.adaptation_decay, damping,
+        NEURONS=neurons, SLOTS=slots, SIZE=size, TARGETS=targets, ROWS=ROWS,
+        HELD=4 if size <= 256 and targets >= 4 * ROWS else 0,
+        num_warps=min(size // 32, WARPS),
     )  # fmt: skip
     return currents
 
