@@ -199,7 +199,7 @@ def plain(bench: Bench) -> None:
 
 
 def sweep(bench: Bench) -> None:
-    """Time both kernels with other numbers of warps."""
+    """Time both kernels with other launch sizes."""
     from spikewire.kernels import adaptive
     from spikewire.nn.adaptive import DAMPING
 
@@ -209,18 +209,18 @@ def sweep(bench: Bench) -> None:
     with torch.no_grad():
         current = layer.inputs(training.model.encode(batch_of(training)[0]))  # pyright: ignore
     places = layer.synapses.weight, layer.synapses.delays, layer.synapses.span, layer.cell.beta
-    before = adaptive.NEURONS_PER_WARP, adaptive.WARPS
+    before = adaptive.NEURONS_PER_WARP, adaptive.ROWS, adaptive.HELD
     for number in (32, 64, 128):
         adaptive.NEURONS_PER_WARP = number
         run = lambda: adaptive.fire(current, *places, layer.dynamics)  # noqa: E731
         bench.time(f"neurons, forward, {number} neurons per warp", run)
     _, saved = adaptive.fire(current, *places, layer.dynamics)
     grad = torch.randn_like(current)
-    for warps in (8, 16):
-        adaptive.WARPS = warps
+    for rows, held in ((8, 32), (8, 64), (16, 16), (16, 32), (16, 64), (32, 32), (32, 64)):
+        adaptive.ROWS, adaptive.HELD = rows, held
         run = lambda: adaptive.reverse(grad, saved, *places, layer.dynamics, DAMPING)  # noqa: E731
-        bench.time(f"neurons, backward, {warps} warps", run)
-    adaptive.NEURONS_PER_WARP, adaptive.WARPS = before
+        bench.time(f"neurons, backward, {rows} targets at once, {2 * held} held", run)
+    adaptive.NEURONS_PER_WARP, adaptive.ROWS, adaptive.HELD = before
 
 
 def products(bench: Bench) -> None:

@@ -32,7 +32,7 @@ def run(layer, x, cost):
 
 @pytest.mark.parametrize(
     ("neurons", "span", "refractory", "batch", "time"),
-    [(11, 3, 2, 3, 12), (33, 1, 0, 2, 5), (8, 10, 5, 1, 6), (16, 31, 1, 1, 36)],
+    [(11, 3, 2, 3, 12), (33, 1, 0, 2, 5), (8, 10, 5, 1, 6), (16, 31, 1, 1, 36), (130, 5, 2, 3, 7)],
 )
 def test_spikes_and_gradients_are_the_same_on_both_paths(neurons, span, refractory, batch, time):
     torch.manual_seed(3)

@@ -4,16 +4,18 @@ The equations are those of `spikewire.nn.adaptive`, whose plain-torch path is th
 
 Forward, one program per sample advances all neurons. A spike adds the neuron's synapses to the
 currents of the next steps, which are kept in a ring of time slots, in registers; neurons that do
-not spike cost nothing. Backward, one program has two samples. The gradient of the spikes needs,
-for each synapse, dI of the target as many steps later as the delay is::
+not spike cost nothing. Backward, one program has two samples, and a thread one source, whose
+gradient needs, for each synapse, dI of the target as many steps later as the delay is::
 
       G_i[t] = sum over j of W_ji dI_j[t + 1 + d_ji]
 
-dI of the last steps is kept in a ring of time slots too, a row of both samples' slots per target,
-and a warp has one row: each thread gets the dI of its synapse from the thread of the right slot.
-G[t - 1] needs dI[t] but not ds[t], so it is computed while step t runs: one barrier per step. To
-read 4 bytes per synapse instead of 5, the lowest bits of a weight are its delay: 4 of 24 bits for
-up to 15 delays, which changes the weights of G by 1e-6 at most.
+dI of the last steps is kept in a ring of time slots per target, 8 bytes for both samples. At 16
+slots the ring of a target is one line of the L1 cache, and a warp, whose threads need the same
+target at different slots, reads it at once. The sum over targets stays in a thread. G[t - 1] needs
+dI[t], which is known before step t: two steps are gone back at once, with one barrier. To read 4
+bytes per synapse instead of 5, the lowest bits of a weight are its delay: 4 of 24 bits for up to 13
+delays, which changes the weights of G by 1e-6 at most. The synapses of some targets stay in
+registers, those of the others in the L1 cache.
 """
 
 # Triton's tensors carry no types a checker could follow.
@@ -32,8 +34,9 @@ from torch.nn import functional as F
 from spikewire.kernels.delays import synapses_of, width
 
 ROWS = 16  # targets whose dI are read at once, backward
+HELD = 64  # half the targets whose synapses stay in registers, backward
 NEURONS_PER_WARP = 32  # forward
-WARPS = 16  # most warps, backward; one source per thread
+WARPS = 16  # backward, at most: a source per thread
 SMALLEST = 1e-37  # weights below it are 0: their bits would underflow
 FIRED, RESTED = tl.constexpr(1), tl.constexpr(2)  # bits of a mark
 
@@ -102,10 +105,10 @@ def _fire(
 
 
 @triton.jit
-def _synapses(synapse_ptr, first, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """Return the synapses of all sources to some targets, ``[ROWS, SIZE]``."""
-    j, i = first + tl.arange(0, ROWS)[:, None], tl.arange(0, SIZE)[None, :]
-    return tl.load(synapse_ptr + (j * SIZE + i))
+def _synapses(synapse_ptr, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    """Return the synapses of all sources to the next targets, ``[ROWS, SIZE]``."""
+    place = synapse_ptr + tl.arange(0, SIZE)[None, :]
+    return tl.load(place + tl.arange(0, ROWS)[:, None] * SIZE)
 
 
 @triton.jit
@@ -117,11 +120,11 @@ def _weighted(weights, pairs):
 
 
 @triton.jit
-def _recurrent(ring_ptr, synapses, first, t, ROWS: tl.constexpr, SLOTS: tl.constexpr):
+def _recurrent(ring_ptr, synapses, t, ROWS: tl.constexpr, SLOTS: tl.constexpr):
     """Return what some targets add to ``G[t]`` and to ``G[t - 1]``."""
     weights = synapses.to(tl.float32, bitcast=True)
-    j = first + tl.arange(0, ROWS)[:, None]
-    place = ring_ptr + (j * (2 * SLOTS) + ((synapses + t) & (SLOTS - 1)))
+    place = ring_ptr + ((synapses + t) & (SLOTS - 1))
+    place += tl.arange(0, ROWS)[:, None] * (2 * SLOTS)
     return _weighted(weights, tl.load(place + SLOTS)), _weighted(weights, tl.load(place))
 
 
@@ -181,40 +184,32 @@ def _reverse(
     place = (time - 1) * step + sample * NEURONS + (i + origin)
     tl.store(current_ptr + place, dv, mask=known)
     if HELD:
-        held_0 = _synapses(synapse_ptr, 0, SIZE, ROWS)
-        held_1 = _synapses(synapse_ptr, ROWS, SIZE, ROWS)
-        held_2 = _synapses(synapse_ptr, 2 * ROWS, SIZE, ROWS)
-        held_3 = _synapses(synapse_ptr, 3 * ROWS, SIZE, ROWS)
+        held = _synapses(synapse_ptr, SIZE, HELD)
+        also_held = _synapses(synapse_ptr + HELD * SIZE, SIZE, HELD)
     for t in range(time - 1, -1, -2):
-        earlier, first_of_all = place - step, known & (t > 1)
-        soon = known & (t > 0)
+        earlier, soon, later = place - step, known & (t > 0), known & (t > 1)
         grad, v, level, mark = _read(grad_ptr, v_ptr, level_ptr, mark_ptr, place, known)
         grad_2, v_2, level_2, mark_2 = _read(grad_ptr, v_ptr, level_ptr, mark_ptr, earlier, soon)
-        last = tl.load(mark_ptr + earlier - step, mask=first_of_all, other=0)
+        last = tl.load(mark_ptr + earlier - step, mask=later, other=0)
         tl.debug_barrier()  # other threads have written dI
-        grad_2 += 0.0
+        near, far = tl.zeros_like(dv), tl.zeros_like(dv)
         if HELD:
-            a, b = _recurrent(ring_ptr, held_0, 0, t, ROWS, SLOTS)
-            grad, grad_2 = grad + a, grad_2 + b
-            a, b = _recurrent(ring_ptr, held_1, ROWS, t, ROWS, SLOTS)
-            grad, grad_2 = grad + a, grad_2 + b
-            a, b = _recurrent(ring_ptr, held_2, 2 * ROWS, t, ROWS, SLOTS)
-            grad, grad_2 = grad + a, grad_2 + b
-            a, b = _recurrent(ring_ptr, held_3, 3 * ROWS, t, ROWS, SLOTS)
-            grad, grad_2 = grad + a, grad_2 + b
-        for row in range(HELD * ROWS, TARGETS, ROWS):
-            synapses = _synapses(synapse_ptr, row, SIZE, ROWS)
-            a, b = _recurrent(ring_ptr, synapses, row, t, ROWS, SLOTS)
-            grad, grad_2 = grad + a, grad_2 + b
-        dz, dv, db = _retreat(dz + grad, dv, db, v, level, mark, mark_2, beta, alpha, rho, damping)
+            near, far = _recurrent(ring_ptr, held, t, HELD, SLOTS)
+            a, b = _recurrent(ring_ptr + HELD * (2 * SLOTS), also_held, t, HELD, SLOTS)
+            near, far = near + a, far + b
+        for row in range(2 * HELD, TARGETS, ROWS):
+            synapses = _synapses(synapse_ptr + row * SIZE, SIZE, ROWS)
+            a, b = _recurrent(ring_ptr + row * (2 * SLOTS), synapses, t, ROWS, SLOTS)
+            near, far = near + a, far + b
+        dz += grad + near
+        dz, dv, db = _retreat(dz, dv, db, v, level, mark, mark_2, beta, alpha, rho, damping)
         _keep(ring_ptr, (1 - alpha) * dv, t - 1, SLOTS, SIZE, TARGETS)
         tl.store(current_ptr + earlier, (1 - alpha) * dv, mask=soon)
-        dz, dv, db = _retreat(
-            dz + grad_2, dv, db, v_2, level_2, mark_2, last, beta, alpha, rho, damping
-        )
+        dz += grad_2 + far
+        dz, dv, db = _retreat(dz, dv, db, v_2, level_2, mark_2, last, beta, alpha, rho, damping)
         place = earlier - step
         _keep(ring_ptr, (1 - alpha) * dv, t - 2, SLOTS, SIZE, TARGETS)
-        tl.store(current_ptr + place, (1 - alpha) * dv, mask=first_of_all)
+        tl.store(current_ptr + place, (1 - alpha) * dv, mask=later)
 
 
 def fire(
@@ -266,15 +261,16 @@ def reverse(
     """
     time, batch, neurons = grad.shape
     slots, size = triton.next_power_of_2(max(span + 3, 16)), width(neurons)
-    targets, pairs = triton.cdiv(neurons, ROWS) * ROWS, triton.cdiv(batch, 2)
+    rows = max(1, min(ROWS, 16 * 512 // size))
+    targets, pairs = triton.cdiv(neurons, rows) * rows, triton.cdiv(batch, 2)
     ring = grad.new_zeros(pairs, targets, 2, slots, dtype=torch.int64)
     currents = torch.empty_like(saved.voltages)
     synapses = F.pad(_packed(weight, delays, slots), (0, size - neurons, 0, targets - neurons))
     _reverse[(pairs,)](
         grad.contiguous(), synapses, beta.float(), ring, *saved, currents, 0, time, batch,
         constants.decay, constants.adaptation_decay, damping,
-        NEURONS=neurons, SLOTS=slots, SIZE=size, TARGETS=targets, ROWS=ROWS,
-        HELD=4 if size <= 256 and targets >= 4 * ROWS else 0,
+        NEURONS=neurons, SLOTS=slots, SIZE=size, TARGETS=targets, ROWS=rows,
+        HELD=HELD if size <= 256 and targets >= 2 * HELD else 0,
         num_warps=min(size // 32, WARPS),
     )  # fmt: skip
     return currents
