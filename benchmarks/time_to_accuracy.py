@@ -9,9 +9,7 @@
     python benchmarks/time_to_accuracy.py --out results/cifar10 --summary
 
 Every point is one `spikewire train` and writes one JSON file; other flags are passed to all runs.
-With `--zoo` the points that follow 2.23 % start from that network of the zoo. Points that count
-synapses also learn from a dense SEW-ResNet-18, which is trained first; `--points teacher` trains it
-alone.
+With `--zoo` the points that follow 2.23 % start from that network of the zoo.
 The same command again repeats no finished run and resumes one that was stopped; `--seconds` stops
 it in time.
 `--summary` prints mean and standard deviation over the seeds found in the directory.
@@ -52,7 +50,6 @@ class Point(NamedTuple):
     start: str | None = None  # the point whose network it starts from with --chain
     flags: str = ""  # flags of a run that starts there
     unit: str = "connectivity"
-    taught: bool = False  # whether it also learns from the teacher with --chain
 
     @property
     def label(self) -> str:
@@ -61,19 +58,13 @@ class Point(NamedTuple):
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
-SMALL = "--lr 1e-3 --augment crop:4,flip,cutout:8"  # no cutmix where capacity is small
-TEACHER = "teacher"  # name of its run
-TAUGHT = "--teacher-weight 0.7"
-TEACHER_FLAGS = (
-    "--preset cifar100-sew18 --dataset cifar10 --method dense --epochs 70 --time-steps 2 "
-    "--early-time-steps 1 --early 0.5 --threshold 0.5 --optimizer adamw --weight-decay 0.1 "
-    "--augment crop:4,flip,cutout:8"
-)
+SMALL = f"{LATER} --augment crop:4,flip,cutout:8"  # no cutmix where capacity is small
+COSTS = "--balance 0.1 --price 0.2"  # where positions are counted: fewer weights of conv1
 
 
 def of_synapses(target: float, accuracy: float, start: str, flags: str) -> Point:
-    """Return a point whose budget is a fraction of the synapses; it has a teacher."""
-    return Point(target, accuracy, 1800, start, f"{flags} {TAUGHT}", "synapses", True)
+    """Return a point whose budget is a fraction of the synapses."""
+    return Point(target, accuracy, 1800, start, f"{flags} {COSTS}", "synapses")
 
 
 POINTS = (
@@ -81,24 +72,9 @@ POINTS = (
     Point(0.0223, 0.9249, 1200, "0.0508", f"--epochs 95 --ramp 0.4 {LATER}"),
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
-    of_synapses(
-        0.054,
-        0.9249,
-        "0.0223",
-        "--epochs 80 --ramp 0.4 --lr 1e-3 --early-time-steps 2,4 --early 0.5,0.9",
-    ),
-    of_synapses(
-        0.0116,
-        0.9205,
-        "0.0223",
-        f"--epochs 110 --ramp 0.5 {SMALL} --early-time-steps 2,4 --early 0.4,0.88",
-    ),
-    of_synapses(
-        0.0063,
-        0.9065,
-        "synapses-0.0116",
-        f"--epochs 40 --ramp 0.4 {SMALL} --early-time-steps 4 --early 0.85",
-    ),
+    of_synapses(0.054, 0.9249, "0.0223", f"--epochs 46 --ramp 0.5 {LATER}"),
+    of_synapses(0.0116, 0.9205, "0.0223", f"--epochs 76 --ramp 0.5 {SMALL}"),
+    of_synapses(0.0063, 0.9065, "synapses-0.0116", f"--epochs 34 --ramp 0.5 {SMALL}"),
 )
 
 
@@ -120,16 +96,7 @@ def train(
         start = f"{PREFIX}{args.zoo}" if args.zoo and point.start == IN_ZOO else before
         words += ["--start", start, "--first", f"{fraction(start, point.unit):.4g}"]
         words += point.flags.split()
-        if point.taught:
-            words += ["--teacher", str(train_teacher(args, until))]
     train_run(run, [*words, *flags], until)
-    return run
-
-
-def train_teacher(args: argparse.Namespace, until: float = math.inf) -> Path:
-    """Train the network that teaches, unless it is finished; return its run directory."""
-    run = args.runs / TEACHER
-    train_run(run, TEACHER_FLAGS.split(), until)
     return run
 
 
@@ -169,12 +136,10 @@ def fraction(run: str | Path, unit: str) -> float:
 def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:
     """Train the selected points, or all if none is named, and yield each run when it is done."""
     selected = {word for word in arguments.points.split(",") if word}
-    if unknown := selected - {TEACHER, *(point.label for point in POINTS)}:
-        labels = ", ".join((TEACHER, *(point.label for point in POINTS)))
+    if unknown := selected - {point.label for point in POINTS}:
+        labels = ", ".join(point.label for point in POINTS)
         raise SpikewireError(f"--points: {', '.join(sorted(unknown))}: expected some of {labels}")
     until = time.perf_counter() + arguments.seconds
-    if TEACHER in selected:
-        yield train_teacher(arguments, until)
     for point in POINTS:
         if not selected or point.label in selected:
             yield train(point, arguments, flags, until)
