@@ -144,14 +144,14 @@ def parts(bench: Bench) -> None:
 
 def _backward_parts(bench: Bench, layer: Any, x: Tensor, current: Tensor, own: Tensor) -> None:
     """Time the kernels of the backward pass."""
-    from spikewire.kernels import adaptive, delays
+    from spikewire.kernels import adaptive, adaptive_reverse, delays
     from spikewire.nn.adaptive import DAMPING
 
     places = layer.synapses.weight, layer.synapses.delays, layer.synapses.span, layer.cell.beta
     grad = torch.randn_like(own)
     with torch.no_grad():
         _, saved = adaptive.fire(current, *places, layer.dynamics)
-        back = lambda: adaptive.reverse(grad, saved, *places, layer.dynamics, DAMPING)  # noqa: E731
+        back = lambda: adaptive_reverse.reverse(grad, saved, *places, layer.dynamics, DAMPING)  # noqa: E731
         dy = back()
         bench.time("neurons, backward", back)
         bench.time(
@@ -200,7 +200,7 @@ def plain(bench: Bench) -> None:
 
 def sweep(bench: Bench) -> None:
     """Time both kernels with other launch sizes."""
-    from spikewire.kernels import adaptive
+    from spikewire.kernels import adaptive, adaptive_reverse
     from spikewire.nn.adaptive import DAMPING
 
     training = bench.training(graph=False)
@@ -209,7 +209,7 @@ def sweep(bench: Bench) -> None:
     with torch.no_grad():
         current = layer.inputs(training.model.encode(batch_of(training)[0]))  # pyright: ignore
     places = layer.synapses.weight, layer.synapses.delays, layer.synapses.span, layer.cell.beta
-    before = adaptive.NEURONS_PER_WARP, adaptive.ROWS, adaptive.HELD
+    before = adaptive.NEURONS_PER_WARP, adaptive_reverse.ROWS, adaptive_reverse.HELD
     for number in (32, 64, 128):
         adaptive.NEURONS_PER_WARP = number
         run = lambda: adaptive.fire(current, *places, layer.dynamics)  # noqa: E731
@@ -217,15 +217,15 @@ def sweep(bench: Bench) -> None:
     _, saved = adaptive.fire(current, *places, layer.dynamics)
     grad = torch.randn_like(current)
     for rows, held in ((8, 32), (8, 64), (16, 16), (16, 32), (16, 64), (32, 32), (32, 64)):
-        adaptive.ROWS, adaptive.HELD = rows, held
-        run = lambda: adaptive.reverse(grad, saved, *places, layer.dynamics, DAMPING)  # noqa: E731
+        adaptive_reverse.ROWS, adaptive_reverse.HELD = rows, held
+        run = lambda: adaptive_reverse.reverse(grad, saved, *places, layer.dynamics, DAMPING)  # noqa: E731
         bench.time(f"neurons, backward, {rows} targets at once, {2 * held} held", run)
-    adaptive.NEURONS_PER_WARP, adaptive.ROWS, adaptive.HELD = before
+    adaptive.NEURONS_PER_WARP, adaptive_reverse.ROWS, adaptive_reverse.HELD = before
 
 
 def products(bench: Bench) -> None:
     """Time the other way to go back: one TF32 matrix product and one kernel per time step."""
-    from spikewire.kernels import adaptive
+    from spikewire.kernels import adaptive, adaptive_reverse
     from spikewire.nn.adaptive import DAMPING
 
     training = bench.training(graph=False)
@@ -239,7 +239,7 @@ def products(bench: Bench) -> None:
         grad = torch.randn_like(current)
         future = torch.cat(synapses.parts())
         back = Products(grad, saved, future, layer)
-        expected = adaptive.reverse(grad, saved, *places, layer.dynamics, DAMPING)
+        expected = adaptive_reverse.reverse(grad, saved, *places, layer.dynamics, DAMPING)
         error = float((back() - expected).norm() / expected.norm())
         print(f"relative error of TF32 products: {error:.1e}")
         bench.time("neurons, backward, TF32 products", captured(bench, back))

@@ -254,12 +254,12 @@ class _FireFused(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from spikewire.kernels import adaptive
+        from spikewire.kernels import adaptive, adaptive_reverse
         from spikewire.kernels import delays as kernel
 
         spikes, weight, delays, beta, *saved = ctx.saved_tensors
         places = weight, delays, ctx.span, beta, ctx.dynamics, DAMPING
-        dx = adaptive.reverse(grads[0], adaptive.Saved(*saved), *places)
+        dx = adaptive_reverse.reverse(grads[0], adaptive.Saved(*saved), *places)
         change = None
         if ctx.needs_input_grad[1]:
             change = kernel.weight_gradient(spikes, dx, delays, shift=1).to(weight.dtype)
