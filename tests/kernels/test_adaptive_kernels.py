@@ -32,8 +32,11 @@ def run(layer, x, cost):
 
 @pytest.mark.parametrize(
     ("neurons", "span", "refractory", "batch", "time"),
-    [(11, 3, 2, 3, 12), (33, 1, 0, 2, 5), (8, 10, 5, 1, 6), (16, 31, 1, 1, 36), (130, 5, 2, 3, 7)],
-)
+    [
+        (11, 3, 2, 3, 12), (33, 1, 0, 2, 5), (8, 10, 5, 1, 6), (16, 31, 1, 1, 36),
+        (130, 5, 2, 3, 7), (260, 5, 2, 1, 4),
+    ],
+)  # fmt: skip
 def test_spikes_and_gradients_are_the_same_on_both_paths(neurons, span, refractory, batch, time):
     torch.manual_seed(3)
     dynamics = Dynamics(tau=6.0, tau_adaptation=9.0, refractory=refractory)
