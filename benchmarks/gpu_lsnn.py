@@ -209,18 +209,18 @@ def sweep(bench: Bench) -> None:
     with torch.no_grad():
         current = layer.inputs(training.model.encode(batch_of(training)[0]))  # pyright: ignore
     places = layer.synapses.weight, layer.synapses.delays, layer.synapses.span, layer.cell.beta
-    before = adaptive.NEURONS_PER_WARP, adaptive_reverse.ROWS, adaptive_reverse.HELD
+    before = adaptive.NEURONS_PER_WARP, adaptive_reverse.ROWS, adaptive_reverse.CACHE
     for number in (32, 64, 128):
         adaptive.NEURONS_PER_WARP = number
         run = lambda: adaptive.fire(current, *places, layer.dynamics)  # noqa: E731
         bench.time(f"neurons, forward, {number} neurons per warp", run)
     _, saved = adaptive.fire(current, *places, layer.dynamics)
     grad = torch.randn_like(current)
-    for rows, held in ((8, 32), (8, 64), (16, 16), (16, 32), (16, 64), (32, 32), (32, 64)):
-        adaptive_reverse.ROWS, adaptive_reverse.HELD = rows, held
+    for rows, cache in ((4, 200), (5, 200), (10, 0), (10, 150), (10, 200), (10, 300), (20, 200)):
+        adaptive_reverse.ROWS, adaptive_reverse.CACHE = rows, cache * 1024
         run = lambda: adaptive_reverse.reverse(grad, saved, *places, layer.dynamics, DAMPING)  # noqa: E731
-        bench.time(f"neurons, backward, {rows} targets at once, {2 * held} held", run)
-    adaptive.NEURONS_PER_WARP, adaptive_reverse.ROWS, adaptive_reverse.HELD = before
+        bench.time(f"neurons, backward, {rows} targets at once, {cache} KB", run)
+    adaptive.NEURONS_PER_WARP, adaptive_reverse.ROWS, adaptive_reverse.CACHE = before
 
 
 def products(bench: Bench) -> None:
