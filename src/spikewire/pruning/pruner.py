@@ -17,7 +17,7 @@ from spikewire.pruning.checks import (
     require_attachable,
     require_same_run,
     unwrap_optimizer,
-    warn_if_short,
+    warn_if_missed,
 )
 from spikewire.pruning.costs import Meter, UseCounter
 from spikewire.pruning.editing import keep_edits
@@ -194,7 +194,7 @@ class Pruner:
         final = self.masks()
         require_alive(self, final)
         self._final = final
-        warn_if_short(self)
+        warn_if_missed(self)
         optimizers = self.optimizers
         self.detach()
         self._after_finish = self._keep_or_warn(model, optimizers, keep_masks)
