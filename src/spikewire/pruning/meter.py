@@ -22,7 +22,6 @@ from spikewire.pruning.costs import (
     Meter,
     ModelHook,
     Named,
-    OnePass,
     unpruned_layers,
     uses_per_weight,
 )
@@ -30,6 +29,7 @@ from spikewire.pruning.filesize import Bytes
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.selection import target_count
 from spikewire.pruning.spending import cost_of, dense_cost
+from spikewire.pruning.uses import OnePass
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
