@@ -59,7 +59,7 @@ class Example:
         ({"begin": "0.1"}, "begin: '0.1' is not allowed; it must be a number"),
         ({"begin": None}, "begin: None is not allowed; it must be a number"),
         ({"rate": 0}, "rate: 0.0 is not allowed; it must be above 0"),
-        ({"rate": float("inf")}, "rate: inf is not allowed; it must be above 0"),
+        ({"rate": float("inf")}, "rate: inf is not allowed; it must be finite and above 0"),
         ({"parts": (1, 10)}, "parts: (1, 10) is not allowed; it must be in [0, 9]"),
         ({"on": 1}, "on: 1 is not allowed; it must be true or false"),
         ({"name": "a\0b"}, "name: 'a\\x00b' is not allowed; it must be UTF-8 text without NUL"),

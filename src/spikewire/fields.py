@@ -24,6 +24,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from spikewire.errors import SpikewireError, check, check_word
 
+INFINITY = float("inf")
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -208,7 +209,8 @@ def _check(rule: Field, value: Any, owner: object) -> None:
         forms = rule.metadata["forms"]
         if (words := choices_of(rule)) and not any(has_form(part, form) for form in forms):
             check_word(rule.name, part, (*words, *forms))
-        check(interval is None or interval.contains(part, owner), rule.name, value, str(interval))
+        expected = f"finite and {interval}" if part in (INFINITY, -INFINITY) else str(interval)
+        check(interval is None or interval.contains(part, owner), rule.name, value, expected)
 
 
 def convert(name: str, value: Any, kind: Any) -> Any:

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from spikewire.nn.models import build
-from spikewire.pruning.costs import UseCounter, uses_per_weight
+from spikewire.pruning.costs import uses_per_weight
 from spikewire.pruning.layers import find_layers
+from spikewire.pruning.uses import UseCounter
 
 
 def counted(model, *shape):

@@ -90,8 +90,12 @@ class Budget(Latent, Priced):
             self.update_masks_(pruner, pruner.all_layers())
 
     def due(self, pruner: Pruner, step: int) -> bool:
-        """Return whether the masks change after this step."""
-        return step % self.every == 0 and pruner.progress <= self.fixed
+        """Return whether the masks change after this step.
+
+        Operations follow the firing of the network, so the last step selects by the newest counts.
+        """
+        last = self.unit == "synops" and pruner.passes(1.0)
+        return (step % self.every == 0 or last) and pruner.progress <= self.fixed
 
     def update_masks_(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Keep the synapses of highest score."""

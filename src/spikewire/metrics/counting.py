@@ -19,11 +19,9 @@ from spikewire.metrics.links import (
     first_tensor,
 )
 from spikewire.metrics.records import Firing, LayerMeasure, Measurement
+from spikewire.nn.calls import over_time
 from spikewire.nn.names import unwrap
-from spikewire.nn.neurons import Neuron
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
-
-NORSE_SEQUENCES = ("SNN", "SNNRecurrent")  # Norse modules that run over time, unlike its cells
 
 
 def measure(
@@ -139,7 +137,7 @@ class _Counter:
         self.fans = {n: fan_out(m, masks[n]) for n, m in layers.items()}
         self.full = {n: fan_out(m, torch.ones_like(masks[n])) for n, m in layers.items()}
         self.sums = {n: dict.fromkeys(("synops", "macs", "unpruned", "dense"), 0.0) for n in layers}
-        self.spikes: dict[str, tuple[Tensor, int]] = {}
+        self.spikes: dict[tuple[str, torch.Size], tuple[Tensor, int]] = {}
         self.fired = set[str]()  # layers of neurons that have fired since the batch began
 
     def begin_batch(self, samples: int) -> None:
@@ -175,8 +173,9 @@ class _Counter:
         self.fired.add(name)
         leading = _leading_dims(module, out, self.batch)
         counts = out.flatten(0, leading - 1).sum(0, dtype=torch.float64)
-        before, events = self.spikes.get(name, (torch.zeros_like(counts), 0))
-        self.spikes[name] = (before + counts, events + math.prod(out.shape[:leading]))
+        layer = (name, counts.shape)  # neurons that are used twice may differ in number
+        before, events = self.spikes.get(layer, (torch.zeros_like(counts), 0))
+        self.spikes[layer] = (before + counts, events + math.prod(out.shape[:leading]))
 
     def layer_measures(self, counts: Mapping[str, Synapses]) -> list[LayerMeasure]:
         """Return one record per synaptic layer."""
@@ -198,8 +197,9 @@ class _Counter:
         )
 
     def firing(self) -> list[Firing]:
-        """Return one record per spiking layer."""
-        return [Firing(n, (counts / events).cpu()) for n, (counts, events) in self.spikes.items()]
+        """Return one record per spiking layer, and per shape of its output."""
+        found = self.spikes.items()
+        return [Firing(name, (counts / events).cpu()) for (name, _), (counts, events) in found]
 
 
 def _is_binary(x: Tensor) -> bool:
@@ -213,13 +213,10 @@ def _are_spikes(x: Tensor, layers: int) -> bool:
 
 def _leading_dims(module: nn.Module, out: Tensor, batch: int) -> int:
     """Return how many leading dimensions of an output are time and batch, by its library."""
-    mode = getattr(module, "step_mode", None)  # SpikingJelly
-    if mode in ("s", "m"):
-        return 2 if mode == "m" else 1
-    if isinstance(module, Neuron):
+    if over_time(module):
         return 2
-    if any(kind.__name__ in NORSE_SEQUENCES for kind in type(module).__mro__):
-        return 2
+    if getattr(module, "step_mode", None) == "s":  # SpikingJelly
+        return 1
     return 2 if out.dim() > 1 and out.shape[0] != batch and out.shape[1] == batch else 1
 
 

@@ -1,7 +1,8 @@
 """Synapses between neurons: how often each is used, and which the input reaches.
 
 A convolution weight is one parameter, and one synapse per position at which it is applied;
-positions on padding have none. `count_synapses` counts three sets, each a part of the one before::
+positions on padding have none. A layer that is called several times per time step has those of
+every call. `count_synapses` counts three sets, each a part of the one before::
 
     present   weights that exist, times their positions
     reached   those whose source neuron is reached from the input over present synapses
@@ -19,6 +20,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
 from spikewire.errors import SpikewireError
+from spikewire.nn.calls import Calls
 from spikewire.nn.crossings import Encoder
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 
@@ -116,7 +118,7 @@ def count_synapses(
             torch.enable_grad(),
             torch.autocast(example.device.type, enabled=False),  # counts must stay exact
             _MeanPooling(),
-            _record_paths(model, masks, spiking) as pairs,
+            _record_paths(model, masks, spiking) as calls,
         ):
             first_tensor(model(ones)).sum().backward()
     except (RuntimeError, IndexError, TypeError) as error:
@@ -124,9 +126,12 @@ def count_synapses(
         raise SpikewireError(
             f"synapses: those of this model cannot be traced ({reason}); pass synapses=False"
         ) from error
-    layers = synaptic_layers(model)
-    called = {name: found for name, found in pairs.items() if found}
-    return {name: _count(layers[name], masks[name], found) for name, found in called.items()}
+    found = {name: (m, calls.uses(name)) for name, m in synaptic_layers(model).items()}
+    return {
+        name: Synapses(*map(sum, zip(*(_count(m, masks[name], use) for use in uses), strict=True)))
+        for name, (m, uses) in found.items()
+        if uses
+    }
 
 
 class _MeanPooling(TorchFunctionMode):
@@ -149,40 +154,37 @@ class _MeanPooling(TorchFunctionMode):
         return self.means[func](**given)
 
 
-Pairs = dict[str, list[tuple[Tensor, Tensor]]]
-
-
 @contextmanager
 def _record_paths(
     model: nn.Module, masks: Mapping[str, Tensor], spiking: Callable[[nn.Module], bool]
-) -> Iterator[Pairs]:
-    """Replace weights by masks and neurons by the identity; yield (input, output) per layer."""
-    pairs: Pairs = {}
+) -> Iterator[Calls]:
+    """Replace weights by masks and neurons by the identity; yield (input, output) per call."""
+    calls = Calls()
     hooks = [
-        module.register_forward_hook(_masked_forward(pairs.setdefault(name, []), masks[name]))
+        module.register_forward_hook(_masked_forward(calls, name, masks[name]))
         for name, module in synaptic_layers(model).items()
     ]
-    hooks += [
-        module.register_forward_hook(_identity)
-        for module in model.modules()
-        if spiking(module) or isinstance(module, NORMS)
-    ]
+    for module in model.modules():
+        if spiking(module) or isinstance(module, NORMS):
+            hooks.append(module.register_forward_hook(_identity))
+        if spiking(module):
+            hooks.append(module.register_forward_hook(lambda neurons, *_: calls.fire(neurons)))
     encoders = (module for module in model.modules() if isinstance(module, Encoder))
     hooks += [module.register_forward_hook(_all_ones) for module in encoders]
     try:
-        yield pairs
+        yield calls
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _masked_forward(pairs: list[tuple[Tensor, Tensor]], mask: Tensor) -> Callable[..., Tensor]:
+def _masked_forward(calls: Calls, name: str, mask: Tensor) -> Callable[..., Tensor]:
     """Return a hook that runs a layer with its mask as weight and adds (input, output)."""
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> Tensor:
         y = _binarize(apply_weight(module, inputs[0], mask.to(inputs[0])))
         y.retain_grad()
-        pairs.append((inputs[0].detach(), y))
+        calls.add(name, (inputs[0].detach(), y))
         return y
 
     return hook
@@ -206,7 +208,13 @@ def _binarize(x: Tensor) -> Tensor:
 
 
 def _count(module: nn.Module, mask: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Synapses:
-    """Count synapses once over all time; a source or sink counts if it does at any step."""
+    """Count the synapses of one use over all time; a source or sink counts if it does at any step.
+
+    Args:
+        module: the layer.
+        mask: of its weight.
+        pairs: its input and output, one pair per call.
+    """
     dims = feature_dims(module)
 
     def any_positive(x: Tensor) -> Tensor:

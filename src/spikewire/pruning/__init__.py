@@ -7,7 +7,7 @@ A method subclasses `Latent` or `Masked` and declares its hyper-parameters with 
 from spikewire.errors import SpikewireError, TrainingFailed, check
 from spikewire.fields import document, setting
 from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
-from spikewire.pruning.costs import UseCounter, owning_modules
+from spikewire.pruning.costs import owning_modules
 from spikewire.pruning.first import INITIAL, first_masks
 from spikewire.pruning.layers import Layer, Targets, prunable
 from spikewire.pruning.layerwise import begin_layers_, refill_layers
@@ -28,6 +28,7 @@ from spikewire.pruning.selection import (
 from spikewire.pruning.trains import Correlation, SpikeTrains, correlation
 from spikewire.pruning.units import Counted, Priced
 from spikewire.pruning.updates import drag_, rectify
+from spikewire.pruning.uses import UseCounter
 from spikewire.pruning.warn import warn_caller
 from spikewire.schedules import cubic
 

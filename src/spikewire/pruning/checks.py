@@ -96,16 +96,32 @@ def _require_same_layer(layer: Layer, state: Mapping[str, Any]) -> None:
             )
 
 
-def warn_if_short(pruner: "Pruner") -> None:
-    """Warn when a run ends before its method has met the target."""
-    target = pruner.target
-    if target is None or pruner.step >= pruner.total_steps:
+def warn_if_missed(pruner: "Pruner") -> None:
+    """Warn when the target is not met: the run was cut short, or no masks can meet it."""
+    method, step, total = pruner.method, pruner.step, pruner.total_steps
+    if method.unit in ("", "connectivity"):
+        target, short = pruner.target, step < total
+        actual = pruner.connectivity() if target is not None and short else None
+    else:
+        free = any(layer.connectivity is None for layer in pruner.layers)
+        target = getattr(method, method.unit)
+        actual = pruner.uses.actual(pruner.masks()) if free and pruner.uses else None
+    if target is None or actual is None:
         return
-    if (actual := pruner.connectivity()) > 1.02 * target:
+    if actual > 1.02 * target:
         warn_caller(
-            f"{pruner.method.name}: finished at step {pruner.step} of {pruner.total_steps}, with "
-            f"connectivity {actual:.4g}; the target was {target:.4g}"
+            f"{method.name}: finished at step {step} of {total}, with {method.unit} "
+            f"{_number(actual)}; the target was {_number(target)}"
         )
+    elif actual < 0.98 * target and pruner.connectivity() == 1:
+        warn_caller(
+            f"{method.name}: nothing is pruned, since the target of {_number(target)} "
+            f"{method.unit} is above the {_number(actual)} of the dense network"
+        )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def require_alive(pruner: "Pruner", masks: Mapping[str, Tensor]) -> None:

@@ -9,16 +9,16 @@ With an activity of 1 everywhere these are the synapses a weight stands for; wit
 spikes per image, its synaptic operations.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from spikewire.nn.synapses import synaptic_layers
 from spikewire.pruning.layers import Layer
 
 if TYPE_CHECKING:
@@ -125,6 +125,12 @@ def sharing_modules(model: nn.Module, weight: nn.Parameter) -> list[nn.Module]:
     return [m for m in model.modules() if any(p is weight for p in m.parameters(recurse=False))]
 
 
+def unpruned_layers(model: nn.Module, layers: Sequence[Layer]) -> dict[str, nn.Module]:
+    """Return the synaptic layers of a model that are not pruned, by the names of their weights."""
+    pruned = {id(layer.weight) for layer in layers}
+    return {n: m for n, m in synaptic_layers(model).items() if id(m.weight) not in pruned}
+
+
 class _Hook:
     """The hook on one layer. A copy of the layer, deep or pickled, has one that does nothing."""
 
@@ -137,8 +143,36 @@ class _Hook:
     @torch.no_grad()
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inputs = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+        output = output[0] if isinstance(output, tuple) else output  # of neurons: their spikes
         if self.layer is not None and inputs is not None and isinstance(output, Tensor):
             self.seen(self.layer, module, inputs, output)
+
+
+class Named(NamedTuple):
+    """A module that is no pruned layer, for `ForwardHooks`."""
+
+    name: str
+
+
+class ModelHook:
+    """The hook before a forward pass of the model. A copy of the model has one that does nothing.
+
+    Args:
+        begin: called with the arguments of the model.
+        capturable: whether `begin` only adds to tensors in place.
+    """
+
+    def __init__(self, begin: Callable[[Any], None], capturable: bool = False) -> None:
+        self.begin, self.capturable = begin, capturable
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"begin": None}
+
+    @torch.no_grad()
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        """Pass the arguments on."""
+        if self.begin is not None:
+            self.begin(args)
 
 
 def remove_copies(module: nn.Module) -> None:
@@ -157,7 +191,6 @@ class Meter:
 
     Attributes:
         owners: every layer with each of the modules that have its weight: tied ones have several.
-        positions: uses per image of a weight of each layer, by its name, where counted.
         rounds: how often masks are selected, where costs depend on the selection.
         capturable: whether `see` only adds to tensors in place, which a CUDA graph repeats.
         counting: whether the forward passes of the next step are counted.
@@ -173,7 +206,6 @@ class Meter:
     def __init__(self, pruner: "Pruner") -> None:
         assert pruner.model is not None
         self.pruner, self.layers = pruner, pruner.layers
-        self.positions: dict[str, int] = {}
         owners = owning_modules(pruner.model)
         self.modules = {layer.name: owners[id(layer.weight)] for layer in pruner.layers}
         self.owners = [  # all modules of a layer, one after the other
@@ -213,64 +245,12 @@ class Meter:
         """Return the target as a fraction of the dense network's cost."""
         raise NotImplementedError
 
+    def actual(self, masks: Mapping[str, Tensor]) -> float | None:
+        """Return what masks cost, in the unit of the target; None where it is not known."""
+        return None
+
     def remove(self) -> None:
         """Remove the forward hooks, also their copies on copied modules."""
         self.hooks.remove()
         for module in self.pruner.model.modules() if self.pruner.model is not None else ():
             remove_copies(module)
-
-
-def run_empty_image(model: Any, shape: Sequence[int], like: Tensor) -> None:
-    """Run the model in evaluation mode on one image of zeros; nothing in it changes."""
-    leading = (1, 1) if getattr(model, "temporal", False) else (1,)  # time and batch
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        model(torch.zeros(*leading, *shape, dtype=like.dtype, device=like.device))
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
-class UseCounter(Meter):
-    """Writes how often each weight is used, after one forward pass.
-
-    A linear weight is used once, a convolution's once per position of its output. A model with an
-    `input_shape` is run once on an empty image when the counter is made, so that no hook is left
-    when a CUDA graph is captured; of any other the first forward pass is watched.
-
-    Args:
-        model: the model.
-        layers: the pruned layers.
-        relative: whether the costs are scaled to a mean of 1 per weight.
-    """
-
-    def __init__(self, pruner: "Pruner", relative: bool = True) -> None:
-        self._seen: dict[str, dict[nn.Module, int]] = {}
-        super().__init__(pruner)
-        self.relative = relative
-        for layer in pruner.layers:
-            layer.state["cost"] = layer.weight.new_ones(())
-        if shape := getattr(pruner.model, "input_shape", None):
-            run_empty_image(pruner.model, shape, pruner.layers[0].weight)
-            self.update_costs_(pruner.layers)
-
-    def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
-        """Note the number of positions."""
-        image = inputs if isinstance(module, _ConvTransposeNd) else output
-        kernel = layer.weight.dim() - 2
-        seen = self._seen.setdefault(layer.name, {})
-        seen[module] = math.prod(image.shape[-kernel:]) if kernel > 0 else 1
-        self.positions[layer.name] = sum(seen.values())
-
-    def update_costs_(self, layers: Sequence[Layer]) -> None:
-        """Write the costs once a forward pass was seen."""
-        if not self.hooks.handles or not self.positions:
-            return
-        uses = [self.positions.get(layer.name, 1) for layer in layers]
-        sizes = [layer.weight.numel() for layer in layers]
-        mean = sum(u * n for u, n in zip(uses, sizes, strict=True)) / sum(sizes)
-        mean = mean if self.relative else 1
-        for layer, count in zip(layers, uses, strict=True):
-            layer.state["cost"].copy_(torch.as_tensor(count / mean))
-        self.remove()  # the numbers of positions do not change

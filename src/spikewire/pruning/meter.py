@@ -9,19 +9,27 @@ bytes        two bytes for its value, and what its position takes in a packed fi
 ===========  ======================================================================  =============
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from spikewire.errors import SpikewireError, check
-from spikewire.nn.synapses import NORMS
-from spikewire.pruning.costs import Meter, run_empty_image, uses_per_weight
+from spikewire.errors import SpikewireError
+from spikewire.pruning.costs import (
+    ForwardHooks,
+    Meter,
+    ModelHook,
+    Named,
+    unpruned_layers,
+    uses_per_weight,
+)
+from spikewire.pruning.filesize import Bytes
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.selection import target_count
-from spikewire.pruning.spending import dense_cost
+from spikewire.pruning.spending import cost_of, dense_cost
+from spikewire.pruning.uses import OnePass
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -30,16 +38,14 @@ FRAMES = 256  # frames of a layer's input that are counted per step, evenly spac
 COUNTED = 256  # steps of a run in which spikes are counted, at least
 SELDOM = 16  # steps between two of them, at most
 MOST = 64  # spikes that shortcuts may add to one number
-KEPT = 0.9  # weight of the past in the running mean, at every step that is counted
-GAP = 255  # positions that one byte of a packed file can skip
-HEADER = (460, 480, 60)  # bytes of a packed file's header: alone, per layer, per bias
+PARTS = 20  # of a run: the running mean reaches back about one of them
+LEAST_WEIGHT, MOST_WEIGHT = 0.1, 0.5  # of a counted step in the running mean
 
 
-class Synapses(Meter):
+class Synapses(OnePass):
     """The synapses each weight stands for: 1 in a linear layer, its positions in a convolution.
 
-    They follow from the sizes of the images alone. A model with an `input_shape` is run once on an
-    empty image when the meter is made; of any other the first forward pass is watched.
+    They follow from the sizes of the images alone, and count once per use of the layer.
 
     Args:
         pruner: the pruner; the cost of its weights is ``layer.state["cost"]``, int64.
@@ -49,46 +55,42 @@ class Synapses(Meter):
         super().__init__(pruner)
         everywhere = torch.empty(0, dtype=torch.int64)
         self._groups = {layer.name: {1: everywhere} for layer in pruner.layers}
-        self._costs: dict[str, dict[nn.Module, Tensor]] = {}
         for layer in pruner.layers:
             shape = (1, 1, *layer.weight.shape[2:])
             layer.state["cost"] = layer.weight.new_ones(shape, dtype=torch.int64)
-        linear = all(layer.weight.dim() == 2 for layer in pruner.layers)
-        if linear and len(self.owners) == len(pruner.layers):
-            self.remove()
-        elif shape := getattr(pruner.model, "input_shape", None):
-            run_empty_image(pruner.model, shape, pruner.layers[0].weight)
-            self.end_step()
+        self.run()
+        self.end_step()
 
     @property
     def known(self) -> bool:
-        """Whether the costs are known: from the start, or from the first step on."""
-        return not self.hooks.handles
+        """Whether the costs are known: linear weights have 1, unless a forward pass shows more."""
+        linear = all(layer.weight.dim() == 2 for layer in self.layers)
+        return super().known or (linear and len(self.owners) == len(self.layers))
 
-    def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
-        """Note the cost, at the first forward pass."""
-        kernel, seen = layer.weight.dim() - 2, self._costs.setdefault(layer.name, {})
-        if module not in seen:
-            image = inputs.shape[-kernel:] if kernel > 0 else ()
-            ones = torch.ones(1, *image, dtype=torch.int64)
-            seen[module] = uses_per_weight(module, ones)
+    def cost_of_call(
+        self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor
+    ) -> Tensor:
+        """Return the positions of each weight of one input and output."""
+        kernel = layer.weight.dim() - 2
+        image = inputs.shape[-kernel:] if kernel > 0 else ()
+        return uses_per_weight(module, torch.ones(1, *image, dtype=torch.int64))
 
     def end_step(self) -> None:
         """Write the costs once a forward pass was seen; the hooks are then removed."""
-        if self.known or not self._costs:
+        if not self.hooks.handles or not self.calls:
             return
-        for layer in self.layers:
-            if seen := self._costs.get(layer.name):
-                cost = torch.stack([*seen.values()]).sum(0)
-                layer.state["cost"].copy_(cost)
-                if cost.numel() == 1:
-                    self._groups[layer.name] = {int(cost): cost.new_empty(0)}
-                    continue
-                device, kernel = layer.weight.device, cost.flatten()
-                self._groups[layer.name] = {
-                    int(value): (kernel == value).nonzero().flatten().to(device)
-                    for value in kernel.unique()
-                }
+        found = self.found()
+        for layer in (layer for layer in self.layers if layer.name in found):
+            cost = found[layer.name]
+            layer.state["cost"].copy_(cost)
+            if cost.numel() == 1:
+                self._groups[layer.name] = {int(cost): cost.new_empty(0)}
+                continue
+            device, kernel = layer.weight.device, cost.flatten()
+            self._groups[layer.name] = {
+                int(value): (kernel == value).nonzero().flatten().to(device)
+                for value in kernel.unique()
+            }
         self.remove()
         self._require_room()
 
@@ -121,17 +123,28 @@ class Synapses(Meter):
         """Return the target as a fraction of the dense network's cost."""
         return target
 
+    def actual(self, masks: Mapping[str, Tensor]) -> float | None:
+        """Return the fraction of the synapses of pruned layers; None before a forward pass."""
+        if self.hooks.handles:
+            return None
+        dense = sum(int(dense_cost(x.weight, x.state["cost"])) for x in self.layers)
+        return sum(int(cost_of(masks[x.name], x.state["cost"])) for x in self.layers) / dense
+
 
 class SynOps(Meter):
     """The synaptic operations of each weight per image: the spikes that reach it.
 
     Spikes are counted in the forward passes of training, in evenly spaced frames, at one of up to
-    16 steps, and averaged over images: ``sums <- 0.9 sums + those of a step``. A spike that dropout
-    has scaled counts as its value, so that the mean is that of the network without dropout, and a
-    sum of n spikes, as shortcuts make it, counts as n. A layer with other inputs, such as an image
-    or averages, makes no synaptic operations but multiply-accumulates: it costs nothing here. A
-    network with an attribute `time_steps` that is trained with fewer of them than it was attached
-    with is counted as if it had all.
+    16 steps, and averaged over images: ``sums <- (1 - a) sums + those of a step``. The mean reaches
+    back about 1 / a counted steps. While the network changes this is a lag, so a follows from the
+    n steps of the run that are counted: ``a = clip(20 / n, 0.1, 0.5)``, a twentieth of a short run.
+
+    A spike that dropout has scaled counts as its value, so that the mean is that of the network
+    without dropout, and a sum of n spikes, as shortcuts make it, counts as n. A call of a layer
+    with other inputs, such as an image or averages, makes no synaptic operations but
+    multiply-accumulates: it costs nothing here. A network with an attribute `time_steps` that is
+    trained with fewer of them than it was attached with is counted as if it had all. Operations of
+    layers that are not pruned are subtracted from the target.
 
     Args:
         pruner: the pruner; the sums are in its `memory`, costs in ``layer.state["cost"]``.
@@ -149,20 +162,25 @@ class SynOps(Meter):
         self.sum_over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
         self.model, self.time_steps = model, getattr(model, "time_steps", None)
         for layer in pruner.layers:
-            shape = _input_shape(layer.weight, self.modules[layer.name])
+            shape = _input_shape(self.modules[layer.name])
             layer.state["cost"] = layer.weight.new_zeros(shape, dtype=torch.float64)
-        # per layer and module the uses of weights, and whether they are analogue; last the images
-        self.sizes = [layer.state["cost"].numel() + 1 for layer, _ in self.owners]
+        self.others = unpruned_layers(model, pruner.layers)
+        more = ForwardHooks(self.others, [*map(Named, self.others)], self.see, self.capturable)
+        begin = model.register_forward_pre_hook(ModelHook(self.begin, self.capturable))
+        self.hooks.handles += [*more.handles, begin]
+        # for every module the uses of weights; last the images
+        modules = [*(module for _, module in self.owners), *self.others.values()]
+        self.sizes = [math.prod(_input_shape(module)) for module in modules]
         like = pruner.layers[0].weight
         self.pending = like.new_zeros(sum(self.sizes) + 1, dtype=torch.float64)
-        modules = [module for _, module in self.owners]
         self.parts = dict(zip(modules, self._split(self.pending), strict=True))
         pruner.memory["activity"] = torch.zeros_like(self.pending)
         self.batch = 0
         self.first = True  # whether the next layer is the first of a forward pass
         self.interval = min(SELDOM, max(1, pruner.total_steps // COUNTED))
+        counted = -(-pruner.total_steps // self.interval)
+        self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHT, PARTS / counted))
         self.resume()
-        self.hooks.handles.append(model.register_forward_pre_hook(_BatchHook(self)))
 
     def _split(self, sums: Tensor) -> Sequence[Tensor]:
         return sums[:-1].split(self.sizes)
@@ -171,16 +189,18 @@ class SynOps(Meter):
         """Find out whether the next step is counted: the first is, and then every n-th."""
         self.counting = self.pruner.step % self.interval == 0
 
-    def begin(self, images: Tensor) -> None:
+    def begin(self, args: Any) -> None:
         """Note how many images the model is given."""
-        self.batch, self.first = len(images), True
-        self.pending[-1] += self.batch
+        if self.counting and self.model.training and args:
+            self.batch, self.first = len(args[0]), True
+            self.pending[-1] += self.batch
 
-    def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
-        """Add the spikes of a forward pass in training."""
+    def see(self, layer: Any, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
+        """Add the spikes of a call in training."""
         if not (module.training and self.counting):
             return
-        features = 1 if layer.weight.dim() == 2 else layer.weight.dim() - 1
+        weight: Any = module.weight
+        features = 1 if weight.dim() == 2 else weight.dim() - 1
         frames = inputs.reshape(-1, *inputs.shape[inputs.dim() - features :])
         some = frames[:: max(1, len(frames) // FRAMES)]
         analogue = _more_than_one_value(some)
@@ -191,32 +211,47 @@ class SynOps(Meter):
         scale = len(frames) / len(some)
         if self.time_steps and len(frames) == self.batch * self.model.time_steps:
             scale *= self.time_steps / self.model.time_steps
-        part = self.parts[module]
-        part[:-1].add_(uses.flatten(), alpha=scale)
-        part[-1] += analogue
+        self.parts[module].add_(torch.where(analogue, 0.0, uses.flatten()), alpha=scale)
 
     def end_step(self) -> None:
         """Add what was seen, on all ranks, to the running sums; earlier steps then weigh less."""
         if self.counting:
             sums = self.pruner.memory["activity"]
-            sums.mul_(KEPT).add_(self.sum_over_ranks(self.pending))
+            sums.mul_(1 - self.weight).add_(self.sum_over_ranks(self.pending))
             self.pending.zero_()
         self.resume()
 
     def update_costs_(self, layers: Sequence[Layer]) -> None:
         """Write the mean operations per image."""
-        sums = self.pruner.memory["activity"]
-        images = sums[-1].clamp(min=1.0)
         costs: dict[str, Tensor] = {}
-        for (layer, _), part in zip(self.owners, self._split(sums), strict=True):
-            cost = part[:-1] / images * (part[-1] == 0)
+        for (layer, _), cost in zip(self.owners, self._means(), strict=False):
             costs[layer.name] = costs[layer.name] + cost if layer.name in costs else cost
         for layer in self.layers:
             layer.state["cost"].copy_(costs[layer.name].view_as(layer.state["cost"]))
 
+    def _means(self) -> list[Tensor]:
+        """Return for every module the mean operations of its weights per image."""
+        sums = self.pruner.memory["activity"]
+        return [*self._split(sums / sums[-1].clamp(min=1.0))]
+
+    def fixed(self) -> Any:
+        """Return the operations per image of the layers that are not pruned."""
+        means = self._means()[len(self.owners) :]
+        modules: Sequence[Any] = [*self.others.values()]
+        pairs = zip(modules, means, strict=True)
+        return sum(cost_of(m.weight != 0, mean.view(_input_shape(m))) for m, mean in pairs)
+
     def fraction(self, target: float, dense: Tensor) -> Tensor:
-        """Return the target as a fraction of the dense network's operations."""
-        return (target / dense.clamp(min=1e-9)).clamp(max=1.0)
+        """Return the target as a fraction of the operations of the pruned layers, if dense."""
+        return ((target - self.fixed()) / dense.clamp(min=1e-9)).clamp(0.0, 1.0)
+
+    def actual(self, masks: Mapping[str, Tensor]) -> float | None:
+        """Return the operations per image by the newest counts; None where no image was seen."""
+        if not self.pruner.memory["activity"][-1]:
+            return None
+        self.update_costs_(self.layers)
+        own = [cost_of(masks[layer.name], layer.state["cost"]) for layer in self.layers]
+        return float(sum(own) + self.fixed())
 
 
 def _more_than_one_value(x: Tensor) -> Tensor:
@@ -237,97 +272,9 @@ def _are_sums(x: Tensor) -> Tensor:
     return (whole & (counts >= 0) & (counts <= MOST)).all() & (least > 0.99)
 
 
-class _BatchHook:
-    """The hook on the model that counts images. A copy of the model has one that does nothing."""
-
-    capturable = True
-
-    def __init__(self, meter: SynOps) -> None:
-        self.meter = meter
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"meter": None}
-
-    @torch.no_grad()
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        meter = self.meter
-        if meter is not None and meter.counting and module.training and args:
-            meter.begin(args[0])
-
-
-class Bytes(Meter):
-    """The bytes of each weight in a packed file of 16-bit values, positions included.
-
-    A layer of n weights of which k exist takes ``2 k + min(k + skips, n / 8)`` bytes: a byte per
-    gap and one more for every 255 positions skipped, or a bit per position. One weight more or less
-    is 3 bytes or 2; all else, with the header and the biases, is taken from the target first.
-
-    Args:
-        pruner: the pruner; ``layer.state`` gains `cost` and, for all else of a layer, `fixed`.
-    """
-
-    rounds = 3  # of selection: what positions take depends on the selection itself
-
-    def __init__(self, pruner: "Pruner") -> None:
-        super().__init__(pruner)
-        self.remove()
-        assert pruner.model is not None
-        self.overhead = _overhead(pruner.model, len(self.owners))
-        self.copies = Counter(layer.name for layer, _ in self.owners)  # one per module in the file
-        target = getattr(pruner.method, "bytes", None)
-        check(
-            target is None or target > self.overhead,
-            "bytes",
-            target,
-            f"above {self.overhead:,.0f}, which header and biases of this network take",
-        )
-        for layer in pruner.layers:
-            shape, each = [1] * layer.weight.dim(), 2.0 * self.copies[layer.name]
-            layer.state["cost"] = layer.weight.new_full(shape, each, dtype=torch.float64)
-            layer.state["fixed"] = layer.weight.new_zeros((), dtype=torch.float64)
-
-    def take_masks(self, layers: Sequence[Layer], masks: Sequence[Tensor]) -> None:
-        """Write the cost of one weight more, and of all else, under these masks."""
-        for layer, mask in zip(layers, masks, strict=True):
-            values, positions = 2 * mask.sum(), position_bytes(mask)
-            cost = torch.where(positions < bit_bytes(mask), 3.0, 2.0)
-            copies = self.copies[layer.name]
-            layer.state["cost"].copy_((copies * cost).view_as(layer.state["cost"]))
-            layer.state["fixed"].copy_(copies * (values + positions - cost * mask.sum()))
-
-    def fraction(self, target: float, dense: Tensor) -> Tensor:
-        """Return what is left of the target for weights, as a fraction of all weights' cost."""
-        fixed = torch.stack([layer.state["fixed"] for layer in self.layers]).sum()
-        return ((target - self.overhead - fixed) / dense).clamp(0.0, 1.0)
-
-
-def bit_bytes(mask: Tensor) -> int:
-    """Return the size of a bit per position."""
-    return (mask.numel() + 7) // 8
-
-
-def position_bytes(mask: Tensor) -> Tensor:
-    """Return the size of a layer's positions in a packed file, as a 0-d tensor."""
-    present = mask.flatten()
-    place = torch.arange(present.numel(), dtype=torch.int32, device=mask.device)
-    last = torch.where(present, place, -1).cummax(0).values
-    before = torch.cat([last.new_full((1,), -1), last[:-1]])
-    skips = torch.where(present, (place - before - 1) // GAP, 0).sum()
-    return (present.sum() + skips).clamp(max=bit_bytes(mask))
-
-
-def _overhead(model: nn.Module, layers: int) -> float:
-    """Return the size of header and biases of a packed file, about."""
-    norms = [m for m in model.modules() if isinstance(m, NORMS)]
-    plain = [m for m in model.modules() if not isinstance(m, NORMS)]
-    biases = [m.bias for m in [*norms, *plain] if isinstance(getattr(m, "bias", None), Tensor)]
-    alone, per_layer, per_bias = HEADER
-    entries: Any = biases
-    return alone + per_layer * layers + sum(per_bias + 4 * bias.numel() for bias in entries)
-
-
-def _input_shape(weight: Tensor, module: nn.Module) -> tuple[int, ...]:
+def _input_shape(module: nn.Module) -> tuple[int, ...]:
     """Return the shape of what `uses_per_weight` returns for a layer."""
+    weight: Any = module.weight
     if getattr(module, "transposed", False):
         return (weight.shape[0], 1, *weight.shape[2:])
     grouped = getattr(module, "groups", 1) > 1

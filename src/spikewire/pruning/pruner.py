@@ -17,15 +17,16 @@ from spikewire.pruning.checks import (
     require_attachable,
     require_same_run,
     unwrap_optimizer,
-    warn_if_short,
+    warn_if_missed,
 )
-from spikewire.pruning.costs import Meter, UseCounter
+from spikewire.pruning.costs import Meter
 from spikewire.pruning.editing import keep_edits
 from spikewire.pruning.layers import Layer, Targets, find_layers, managed
 from spikewire.pruning.skipped import warn_of_skipped
 from spikewire.pruning.statistics import MaskCounter
 from spikewire.pruning.steps import Steps
 from spikewire.pruning.targets import shared_target, total_target
+from spikewire.pruning.uses import UseCounter
 
 if TYPE_CHECKING:
     from spikewire.pruning.method import Method
@@ -194,7 +195,7 @@ class Pruner:
         final = self.masks()
         require_alive(self, final)
         self._final = final
-        warn_if_short(self)
+        warn_if_missed(self)
         optimizers = self.optimizers
         self.detach()
         self._after_finish = self._keep_or_warn(model, optimizers, keep_masks)

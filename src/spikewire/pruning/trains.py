@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from spikewire.nn.synapses import SYNAPTIC
-from spikewire.pruning.costs import ForwardHooks, Meter
+from spikewire.pruning.costs import ForwardHooks, Meter, Named
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.neurons import Flow, Neurons
 
@@ -54,7 +54,7 @@ class SpikeTrains(Meter):
             for name, module in pruner.model.named_modules()
             if isinstance(module, SYNAPTIC) and module not in self.flow.layers
         }
-        self.hooks.handles += ForwardHooks(others, [_Other(x) for x in others], self.see).handles
+        self.hooks.handles += ForwardHooks(others, [*map(Named, others)], self.see).handles
 
     def see(self, layer: Any, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         """Keep frames of a forward pass in training; in the first, follow where they come from."""
@@ -101,12 +101,6 @@ class SpikeTrains(Meter):
         """Remove the hooks where nothing is to be counted any more."""
         if self.pruner.progress >= self.until:
             self.remove()
-
-
-class _Other(NamedTuple):
-    """A synaptic layer that is not pruned."""
-
-    name: str
 
 
 def some(rows: Tensor) -> Tensor:
