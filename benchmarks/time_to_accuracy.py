@@ -58,7 +58,7 @@ class Point(NamedTuple):
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
-SMALL = f"{LATER} --augment crop:4,flip,cutout:8"  # no cutmix where capacity is small
+SMALL = f"{LATER} --augment crop:4,flip,cutout:8 --dropout 0.1"  # where capacity is small
 COSTS = "--balance 0.1 --price 0.2"  # where positions are counted: fewer weights of conv1
 
 
