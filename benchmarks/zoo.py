@@ -32,6 +32,8 @@ from spikewire.runtime import Runtime
 from spikewire.text import percent, size
 from spikewire.train.build import load_data, test_batches
 from spikewire.zoo import FOLDER, Card, network_path
+from spikewire.zoo import card as known_card
+from spikewire.zoo.cards import PREFIX
 
 LICENCE = "Apache-2.0"
 CHECKED = 256  # test samples on which the trained model and the packed file are compared
@@ -123,11 +125,13 @@ def c_memory(network: Network) -> c.Memory | None:
 
 def commands(run: Run) -> Iterator[str]:
     """Yield the commands of the runs that a run started from, then its own."""
-    start = Path(run.config.start) if run.config and run.config.start else None
-    if start is not None:
-        near = [path for path in (start, run.path.parent / start.name) if path.is_dir()]
-        if near:
-            yield from commands(load_run(near[0]))
+    start = run.config.start if run.config else ""
+    if start.startswith(PREFIX):
+        yield from known_card(start).commands
+    elif start:
+        near = (Path(start), run.path.parent / Path(start).name)
+        if found := [path for path in near if path.is_dir()]:
+            yield from commands(load_run(found[0]))
     yield shlex.join(portable_words(shlex.split(run.command)))
 
 
@@ -135,7 +139,7 @@ def portable_words(words: list[str]) -> Iterator[str]:
     """Yield the words of a command as they are on any machine: run directories below ``runs``."""
     before = ""
     for word in words:
-        if before in ("--out", "--start"):
+        if before in ("--out", "--start", "--teacher") and not word.startswith(PREFIX):
             yield f"runs/{Path(word).name}"
         elif "--data-dir" not in (before, word):
             yield word

@@ -54,6 +54,16 @@ def test_a_command_on_a_card_is_the_same_on_every_machine():
     assert found == "spikewire train --start runs/a --out runs/b --seed 1"
 
 
+def test_a_run_that_started_from_the_zoo_has_the_commands_of_that_network_first(tmp_path):
+    flags = {"method": "budget", "connectivity": "0.02", "epochs": "1", "start": "zoo:digits-5"}
+    fit(resolve("digits", flags={**flags, "threads": "1"}), tmp_path / "a")
+    *before, own = zoo.commands(zoo.load_run(tmp_path / "a"))
+    assert before == list(card("digits-5").commands)
+    words = "train --start zoo:digits-5 --teacher zoo:digits-2"
+    assert list(zoo.portable_words(words.split())) == words.split()
+    assert own.startswith("spikewire")
+
+
 def test_names_have_no_zeros_at_the_end():
     assert [zoo.short_percent(x) for x in (0.0225, 0.00746, 0.05, 1.0)] == [
         "2.25",
