@@ -1,4 +1,4 @@
-"""Calls of layers in a forward pass, told apart: at another time step, or elsewhere in the network.
+"""Calls of layers in a forward pass: which are other time steps, and which are other uses.
 
 A network that loops over time calls a layer once per time step, and a synapse is the same at all of
 them. A layer that is called several times per time step stands for as many layers::
