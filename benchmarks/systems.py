@@ -143,11 +143,12 @@ def finished(folder: Path) -> bool:
     return (folder / "model.safetensors").exists()
 
 
-def read(folder: Path) -> dict[str, float]:
-    """Return accuracy, connectivity and time of a finished run, and its costs if measured."""
+def read(folder: Path) -> dict[str, Any]:
+    """Return seed, accuracy, connectivity and time of a finished run, and its costs if measured."""
     lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     time = sum(line["seconds"] for line in lines)
-    found = {"time": time, **{key: lines[-1][key] for key in ("accuracy", "connectivity")}}
+    found = {"seed": int(folder.name.rpartition("-seed")[2]), "time": time}
+    found |= {key: lines[-1][key] for key in ("accuracy", "connectivity")}
     measured = lines[-1].get("measured") or {}
     return found | {
         key: measured[key] for key in ("synapses_reached", "synops") if measured.get(key)
@@ -182,10 +183,21 @@ def summary(out: Path, file: Path) -> None:
     table = json.loads(file.read_text()) if file.exists() else {}
     for name in ROWS:
         if runs := [read(x) for x in sorted(out.glob(f"{name}-seed*")) if finished(x)]:
-            table[name] = {"flags": flags_of(out, name), "runs": runs}
+            table[name] = merged(table.get(name), flags_of(out, name), runs)
     file.write_text(json.dumps(table, indent=1) + "\n")
     PAGE.write_text(fill(PAGE.read_text(), table))
     DRAWN.write_text(json.dumps(drawn(table), indent=1) + "\n")
+
+
+def merged(known: dict[str, Any] | None, flags: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a row with its runs by seed; known runs of other flags, and of these seeds, are left.
+
+    Runs that were recorded without a seed have seeds from 0 on.
+    """
+    before = known["runs"] if known and known["flags"] == flags else []
+    by_seed = {run.get("seed", i): run for i, run in enumerate(before)}
+    by_seed |= {run["seed"]: run for run in runs}
+    return {"flags": flags, "runs": [by_seed[seed] for seed in sorted(by_seed)]}
 
 
 def flags_of(out: Path, name: str) -> str:

@@ -92,3 +92,13 @@ def test_a_word_is_one_row_or_the_beginning_of_several():
     named = systems["named"]
     assert [x for x in ROWS if named(x, "rbm-26")] == ["rbm-26"]
     assert [x for x in ROWS if named(x, "rbm")] == ["rbm-dense", "rbm-26", "rbm-26-budget"]
+
+
+def test_runs_of_other_seeds_are_kept_and_those_of_other_flags_are_not():
+    run = {"time": 1.0, "accuracy": 0.9, "connectivity": 0.1}
+    known = {"flags": "--epochs 3", "runs": [run, run | {"accuracy": 0.8}]}  # seeds 0 and 1
+    new = [run | {"seed": 1, "accuracy": 0.85}, run | {"seed": 2, "accuracy": 0.7}]
+    row = systems["merged"](known, "--epochs 3", new)
+    assert [x["accuracy"] for x in row["runs"]] == [0.9, 0.85, 0.7]
+    assert systems["merged"](known, "--epochs 4", new)["runs"] == new
+    assert systems["merged"](None, "--epochs 3", new)["runs"] == new
