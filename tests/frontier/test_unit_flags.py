@@ -5,8 +5,11 @@ import json
 import pytest
 
 from spikewire.config import resolve
+from spikewire.deploy import export_run
 from spikewire.frontier import plan
+from spikewire.runs.rows import in_unit
 from spikewire.runs.rundir import RunDir
+from spikewire.text import amount
 from spikewire.train.loop import fit
 
 NETWORK = '''
@@ -41,6 +44,31 @@ def test_train_meets_a_target_in_synapses_and_prints_it(call, tiny, tmp_path):
     assert last["measured"]["synapses"] == pytest.approx(0.1, abs=1e-4)
     assert last["connectivity"] != pytest.approx(0.1, abs=0.01)
     assert "synapses 10.00%" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(("unit", "target"), [("bytes", 9000), ("synops", 300)])
+def test_train_prints_target_and_actual_in_the_unit(call, tmp_path, unit, target):
+    run = tmp_path / "run"
+    code, out, _ = call(
+        "train", "--method=budget", f"--{unit}={target}", "--epochs=2", "--out", run
+    )
+    assert code == 0
+    actual = in_unit(RunDir(run).history()[-1], unit)
+    lines = f"target {unit} {amount(unit, target)} actual {unit} {amount(unit, actual)} "
+    assert lines in " ".join(out.split())
+
+
+def test_the_actual_bytes_of_a_run_are_the_size_of_its_packed_file(call, tiny, tmp_path):
+    run = tmp_path / "run"
+    call("train", "--method=budget", "--bytes=9000", *tiny, f"--out={run}")
+    size = export_run(run, model=tiny[1].removeprefix("--model=")).size
+    assert in_unit(RunDir(run).history()[-1], "bytes") == pytest.approx(size, rel=0.01)
+
+
+def test_bytes_of_rows_of_earlier_versions_are_those_without_the_header():
+    row = {"connectivity": 0.5, "measured": {"bytes_packed": 7500, "synops": 3.0}}
+    assert (in_unit(row, "bytes"), in_unit(row, "synops")) == (7500, 3.0)
+    assert in_unit({"connectivity": 0.5}, "bytes") is None
 
 
 def test_a_frontier_and_a_report_in_synapses(call, tiny, tmp_path):

@@ -10,7 +10,7 @@ from torch import nn
 
 from spikewire import data as datasets
 from spikewire.cli import main
-from spikewire.config import Config
+from spikewire.config import Config, resolve
 from spikewire.deploy import export_run
 from spikewire.formats import packed
 from spikewire.nn.losses import LOSSES, ce_rate
@@ -243,6 +243,14 @@ def test_a_teacher_runs_for_fewer_time_steps_than_in_its_tests(taught, name):
         for key, n in steps.items()
     }
     assert found["all"] == found["own"] != found["two"]
+
+
+def test_time_steps_of_a_teacher_need_a_teacher_and_images():
+    refused(lambda: tiny(teacher_time_steps=2), "teacher_time_steps: 2", "0 without a teacher")
+    flags = {"teacher": "zoo:braille-10", "teacher_time_steps": "2"}
+    recurrent = resolve("braille", flags=flags)
+    message = refused(lambda: prepare(recurrent), "teacher_time_steps: 2", "data over time")
+    assert message.startswith("teacher_time_steps")
 
 
 def test_a_student_learns_from_its_teacher_alone(taught):

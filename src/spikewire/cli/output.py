@@ -107,14 +107,18 @@ def print_record(event: str, values: dict[str, Any]) -> None:
 
 def print_result(result: "Result") -> None:
     """Print the target and what was met of it, accuracy and time, then one row per layer."""
-    target = {}
+    from spikewire.runs.rows import in_unit
+
+    unit, last, lines = result.unit, result.history[-1], {}
     if result.target is not None:
-        target = {f"target {result.unit}": amount(result.unit, result.target)}
+        lines[f"target {unit}"] = amount(unit, result.target)
+        if (actual := in_unit(last, unit)) is not None:
+            lines[f"actual {unit}"] = amount(unit, actual)
     print_values(
-        target
+        lines
         | {
             "actual connectivity": percent(result.connectivity),
-            **synapse_lines(result.history[-1].get("measured", {})),
+            **synapse_lines(last.get("measured", {})),
             "accuracy": percent(result.accuracy),
             "time": f"{result.seconds:.1f} s",
         }

@@ -213,6 +213,8 @@ class Config:
         check(not (self.graph and self.compile), "graph", True, "false together with compile")
         joint = self.batchnorm == "joint" or not self.sync_batchnorm
         check(joint, "batchnorm", self.batchnorm, "joint together with sync_batchnorm")
+        taught = bool(self.teacher) or not self.teacher_time_steps
+        check(taught, "teacher_time_steps", self.teacher_time_steps, "0 without a teacher")
         parts, in_order = len(self.early_time_steps), sorted(self.early) == list(self.early)
         expected = f"{parts} fractions in order, one for each of early_time_steps"
         check(parts == len(self.early) and in_order, "early", self.early, expected)

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from spikewire import data as datasets
-from spikewire.deploy.model import FORMATS, check_options, write_c, write_network
+from spikewire.deploy.model import FORMATS, NOT_C, check_options, write_c, write_network
 from spikewire.deploy.run import ExportedRun
 from spikewire.errors import check
 from spikewire.formats import packed
@@ -57,7 +57,7 @@ def convert(
     before, after = (_accuracy(x, pixels, labels) for x in (network, written))
     if format == "c":
         over_time = pixels.ndim > len(network.input_shape) + 1
-        check(not over_time, "format", format, "another one than c, whose input is pixels")
+        check(not over_time, "format", format, NOT_C)
         memory = write_c(network, path, values, pixels[0] if len(pixels) else None)[1]
         size = path.stat().st_size
     else:

@@ -26,6 +26,7 @@ FORMATS = {
     "coo": "connections",
     "c": "network.c",
 }
+NOT_C = "packed, nir or coo where the input is not pixels, as a C file expects"
 VALUES = {"packed": packed.VALUES, "c": c.VALUES}  # the other formats have fp32 only
 MAX_DIFFERENT = 0.05  # rounding at the threshold is far below, another network far above
 

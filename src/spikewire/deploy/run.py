@@ -12,7 +12,7 @@ from torch import nn
 from spikewire import __version__
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches, Dataset
-from spikewire.deploy.model import FORMATS, check_options, write_c, write_network
+from spikewire.deploy.model import FORMATS, NOT_C, check_options, write_c, write_network
 from spikewire.errors import check
 from spikewire.formats import c, packed
 from spikewire.formats.network import Network
@@ -113,9 +113,7 @@ def export_run(
         size = write_network(network, path, format, values=values, pooling=pooling)
     elif format == "c":
         pixels = isinstance(data, Dataset) and bool(data.mean)
-        check(
-            pixels, "format", format, f"another one than c, whose input is pixels, for {data.name}"
-        )
+        check(pixels, "format", format, NOT_C)
         assert isinstance(data, Dataset)
         network, memory = write_c(network, path, values or "int8", data.test_images[0])
         size = path.stat().st_size

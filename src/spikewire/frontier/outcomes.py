@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write, io_errors
 from spikewire.frontier.jobs import Job
+from spikewire.runs.rows import in_unit
 from spikewire.runs.rundir import RunDir
 
 FRONTIER = "frontier.json"
@@ -76,18 +77,13 @@ def read_outcome(job: Job, run: RunDir) -> Outcome:
     try:
         rows = run.history()
         last, seconds = rows[-1], sum(row["seconds"] for row in rows)
-        return Outcome(job, last["accuracy"], in_unit(last, job.unit), round(seconds, 1))
+        if (actual := in_unit(last, job.unit)) is None:
+            raise LookupError(job.unit)
+        return Outcome(job, last["accuracy"], actual, round(seconds, 1))
     except SpikewireError as error:
         return Outcome(job, error=str(error))
     except (LookupError, TypeError):
         return Outcome(job, error=f"{run.path}: its metrics are damaged")
-
-
-def in_unit(row: Mapping[str, Any], unit: str) -> float:
-    """Return what an epoch's row of metrics says in a unit; the last epoch is always measured."""
-    if unit == "connectivity":
-        return row["connectivity"]
-    return row["measured"]["bytes_packed" if unit == "bytes" else unit]
 
 
 def points(outcomes: Iterable[Outcome]) -> list[Point]:

@@ -18,7 +18,7 @@ from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd, _MaxPoolNd
 
 from spikewire.errors import check
 from spikewire.nn.synapses import NORMS, SYNAPTIC, is_spiking
-from spikewire.pruning.costs import Meter
+from spikewire.pruning.costs import Meter, sharing_modules
 from spikewire.pruning.layers import Layer
 
 if TYPE_CHECKING:
@@ -81,8 +81,23 @@ class Bytes(Meter):
 
     def actual(self, masks: Mapping[str, Tensor]) -> float:
         """Return the size of the file, about."""
-        sizes = {name: 2 * mask.sum() + position_bytes(mask) for name, mask in masks.items()}
-        return self.overhead + float(sum(self.copies[name] * n for name, n in sizes.items()))
+        assert self.pruner.model is not None
+        return file_bytes(self.pruner.model, masks)
+
+
+def file_bytes(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
+    """Return the size of a packed file of 16-bit values, header included, about.
+
+    Args:
+        model: the network.
+        masks: which weights exist, by the names of the weights; all others are dense.
+    """
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    size = sum(
+        len(sharing_modules(model, weights[name])) * int(2 * mask.sum() + position_bytes(mask))
+        for name, mask in masks.items()
+    )
+    return size + fixed_bytes(model, [weights[name] for name in masks], len(str(size)))
 
 
 def bit_bytes(mask: Tensor) -> int:

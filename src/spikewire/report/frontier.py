@@ -24,6 +24,7 @@ from spikewire.report.plot import Plot
 from spikewire.report.published import DENSE, marker_of, published_in
 from spikewire.report.runs import Run, usable
 from spikewire.report.style import WIDTH, Theme, style_of
+from spikewire.runs import rows
 from spikewire.text import amount
 
 AXES = {  # labels; those that end in % are fractions
@@ -89,9 +90,7 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
 
 def in_unit(run: Run, unit: str) -> float | None:
     """Return what a run has of a unit after its last epoch; None where it was not measured."""
-    if unit == "connectivity":
-        return run.last["connectivity"]
-    return run.measured.get("bytes_packed" if unit == "bytes" else unit)
+    return rows.in_unit({**run.last, "measured": run.measured}, unit)
 
 
 def _caption(panels: dict[str, list[Run]], unit: str) -> str:

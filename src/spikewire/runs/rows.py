@@ -11,6 +11,23 @@ NAME_LENGTH = 200
 FRACTIONS = ("accuracy", "connectivity")
 COUNTS = ("present", "total", "pruned", "regrown")  # of a layer
 COSTS = ("synops", "macs", "dense", "compute_pj", "memory_pj", "bytes_dense", "bytes_packed")
+FILE = "bytes_file"  # a cost too, which rows of earlier versions do not have
+
+
+def in_unit(row: Mapping[str, Any], unit: str) -> float | None:
+    """Return what a row of metrics says in the unit of a target; None where it was not measured.
+
+    Args:
+        row: The metrics of one epoch; the last epoch of a run is always measured.
+        unit: ``"connectivity"``, ``"synapses"``, ``"synops"`` or ``"bytes"``: the size of the
+            packed file, in rows of earlier versions without its header.
+    """
+    if unit == "connectivity":
+        return row["connectivity"]
+    measured = row.get("measured") or {}
+    if unit == "bytes":
+        return measured.get(FILE, measured.get("bytes_packed"))
+    return measured.get(unit)
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -64,7 +81,7 @@ def _problem_of_costs(row: Mapping[str, Any]) -> str:
     measured = row.get("measured", {})
     if not isinstance(measured, dict):
         return f"measured is {_shown(measured)}"
-    for key in COSTS if measured else ():
+    for key in (*COSTS, *({FILE} & measured.keys())) if measured else ():
         if not (_is_number(measured.get(key)) and measured[key] >= 0):
             return f"measured.{key} is {_shown(measured.get(key))}"
     return ""

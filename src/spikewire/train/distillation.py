@@ -38,35 +38,36 @@ def load_teacher(
         device: where to put the teacher.
 
     Raises:
-        SpikewireError: if the teacher's run has not finished or does not fit the data.
+        SpikewireError: if the teacher's run has not finished or does not fit the data, or if its
+            number of time steps cannot be set.
     """
     with field_of_errors("teacher"):
-        if is_packed(student.teacher):
-            model = build_model(student, data, device)
-            load_packed_(model, student.teacher, data)
-            return _logits(model.eval(), student, 0.0, student.teacher_time_steps)
-        config = RunDir.open(student.teacher).config()
-        own = (config.pixel_mean, config.pixel_std)
-        alike = own == (student.pixel_mean, student.pixel_std)
-        check(alike, student.teacher, own, "normalised as the student's run")
-        same = (key for key in config.unconfirmed if getattr(config, key) == getattr(student, key))
-        config.unconfirmed = tuple({*config.unconfirmed} - {*same})  # the user named it for both
-        model, _ = load_trained(student.teacher, config, data, device)
-    difference = student.centre - config.centre
-    return _logits(model, config, difference, student.teacher_time_steps)
-
-
-def _logits(
-    model: nn.Module, config: Config, difference: float, time_steps: int
-) -> Callable[[Tensor], Tensor]:
-    """Return a network as a function from images, to which `difference` is added, to logits.
-
-    It runs for `time_steps`; 0 leaves its own.
-    """
-    if time_steps:
-        what = "0 for a network that decides for itself, and for data over time"
-        check(isinstance(model, Spiking) and not model.temporal, "time steps", time_steps, what)
+        model, config = _load(student, data, device)
+    if time_steps := student.teacher_time_steps:
+        fixed = not isinstance(model, Spiking) or model.temporal
+        expected = "0 for data over time, and for a network of your own"
+        check(not fixed, "teacher_time_steps", time_steps, expected)
         model.time_steps = time_steps
+    return _logits(model, config, student.centre - config.centre)
+
+
+def _load(student: Config, data: AnyDataset, device: torch.device) -> tuple[nn.Module, Config]:
+    """Return the trained network of the teacher, and the settings it runs with."""
+    if is_packed(student.teacher):
+        model = build_model(student, data, device)
+        load_packed_(model, student.teacher, data)
+        return model.eval(), student
+    config = RunDir.open(student.teacher).config()
+    own = (config.pixel_mean, config.pixel_std)
+    alike = own == (student.pixel_mean, student.pixel_std)
+    check(alike, student.teacher, own, "normalised as the student's run")
+    same = (key for key in config.unconfirmed if getattr(config, key) == getattr(student, key))
+    config.unconfirmed = tuple({*config.unconfirmed} - {*same})  # the user named it for both
+    return load_trained(student.teacher, config, data, device)[0], config
+
+
+def _logits(model: nn.Module, config: Config, difference: float) -> Callable[[Tensor], Tensor]:
+    """Return a network as a function from images, to which `difference` is added, to logits."""
     run = forward_of(model)
 
     def forward(images: Tensor) -> Tensor:

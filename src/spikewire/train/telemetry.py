@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from spikewire.errors import SpikewireError
 from spikewire.metrics import Measurement, measure
 from spikewire.nn.layers import Spiking
+from spikewire.nn.names import unwrap
 from spikewire.pruning import Pruner
+from spikewire.pruning.filesize import file_bytes
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.snapshots import MOST, Snapshots, even_indices
 from spikewire.runs.traces import BINS, RATE_BINS, Traces
@@ -122,7 +124,8 @@ class Telemetry:
         found = measure(model, batches, masks, time_first=temporal, synapses=paths)
         self.traces.neurons = [firing.name for firing in found.firing]
         self.traces.rates.append(_rate_counts(found))
-        return {"measured": {**found.row(), "firing": _firing(found)}}
+        size = file_bytes(unwrap(model), masks)
+        return {"measured": {**found.row(), "bytes_file": size, "firing": _firing(found)}}
 
 
 def has_paths(
