@@ -199,7 +199,7 @@ def test_axis_run_theme_filter_and_tab_survive_a_reload(browser, seeds_page):
 
 def test_theme_and_filter_survive_an_update_of_a_watched_page(browser, trained, tmp_path):
     path = tmp_path / "live.html"
-    write([trained / "dense"], path, refresh=1)
+    write([trained / "dense"], path, refresh=4)  # seconds: time for each of the steps below
     open_page(browser, path)
     ink = "return getComputedStyle(document.body).color"
     before = browser.execute_script(ink)
