@@ -181,7 +181,7 @@ def seconds_by_run(run: str, out: Path) -> dict[str, float]:
         file = out / f"{run_path(Path(), f'{known.target:g}', known.seed).name}.json"
         return {run: json.loads(file.read_text())["seconds"]}
     folder = RunDir.open(run)
-    found = {run: sum(row["seconds"] for row in folder.history())}
+    found = {run: float(sum(row["seconds"] for row in folder.history()))}
     for other in (folder.config().start, folder.config().teacher):
         found |= seconds_by_run(other, out) if other else {}
     return found

@@ -44,9 +44,9 @@ def load_teacher(
     with field_of_errors("teacher"):
         model, config = _load(student, data, device)
     if time_steps := student.teacher_time_steps:
-        own = isinstance(model, Spiking) and not model.temporal
         expected = "0 for data over time, and for a network of your own"
-        check(own, "teacher_time_steps", time_steps, expected)
+        settable = isinstance(model, Spiking) and not model.temporal
+        check(settable, "teacher_time_steps", time_steps, expected)
         assert isinstance(model, Spiking)
         model.time_steps = time_steps
     return _logits(model, config, student.centre - config.centre)
