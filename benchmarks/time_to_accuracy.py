@@ -54,7 +54,12 @@ class Point(NamedTuple):
     @property
     def label(self) -> str:
         """The target, with its unit where it does not count weights."""
-        return f"{'' if self.unit == 'connectivity' else f'{self.unit}-'}{self.target:g}"
+        return label_of(self.unit, self.target)
+
+
+def label_of(unit: str, target: float | None) -> str:
+    """Return the label of a target: its number, after the unit where it does not count weights."""
+    return f"{'' if unit == 'connectivity' else f'{unit}-'}{target:g}"
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
@@ -89,6 +94,12 @@ def train(
     """Train one point, unless it is finished, until a time; return its run directory."""
     runs, seed = args.runs, args.seed
     run = run_path(runs, point.label, seed)
+    if RunDir(run).finished:
+        print(f"{run}: has finished before", flush=True)
+        return run
+    if RunDir(run).started:
+        call(["--resume", str(run)], until)
+        return run
     words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]
     if args.chain and point.start:
@@ -96,18 +107,8 @@ def train(
         start = f"{PREFIX}{args.zoo}" if args.zoo and point.start == IN_ZOO else before
         words += ["--start", start, "--first", f"{fraction(start, point.unit):.4g}"]
         words += point.flags.split()
-    train_run(run, [*words, *flags], until)
+    call([*words, *flags, "--out", str(run)], until)
     return run
-
-
-def train_run(run: Path, words: list[str], until: float) -> None:
-    """Train one run, or what is left of it."""
-    if RunDir(run).finished:
-        print(f"{run}: has finished before", flush=True)
-    elif RunDir(run).started:
-        call(["--resume", str(run)], until)
-    else:
-        call([*words, "--out", str(run)], until)
 
 
 def call(words: list[str], until: float) -> None:
@@ -178,7 +179,8 @@ def seconds_by_run(run: str, out: Path) -> dict[str, float]:
     """Return how long a run took, and each run that it starts from or learns from."""
     if run.startswith(PREFIX):
         known = card(run)
-        file = out / f"{run_path(Path(), f'{known.target:g}', known.seed).name}.json"
+        label = label_of(known.unit, known.target)
+        file = out / f"{run_path(Path(), label, known.seed).name}.json"
         return {run: json.loads(file.read_text())["seconds"]}
     folder = RunDir.open(run)
     found = {run: float(sum(row["seconds"] for row in folder.history()))}

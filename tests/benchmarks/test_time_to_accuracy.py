@@ -25,6 +25,8 @@ def test_the_time_from_scratch_includes_that_of_the_network_of_the_zoo(benchmark
     results = ROOT / "results" / "cifar10"
     before = benchmark_module.seconds_by_run("zoo:cifar10-2.23", results)
     assert before == {"zoo:cifar10-2.23": pytest.approx(953.2)}
+    in_synapses = benchmark_module.seconds_by_run("zoo:cifar10-synapses-1.16", results)
+    assert in_synapses == {"zoo:cifar10-synapses-1.16": pytest.approx(1395.34)}
     assert benchmark_module.fraction("zoo:cifar10-2.23", "connectivity") == pytest.approx(0.0223)
 
 
