@@ -30,6 +30,7 @@ from spikewire import kernels
 from spikewire.config import resolve
 from spikewire.data import Dataset, load
 from spikewire.data.sequence import to_sequence
+from spikewire.nn.penalty import rate_penalty
 from spikewire.nn.sequence import run_layers
 from spikewire.train.step import Training, prepare
 
@@ -172,7 +173,7 @@ def _readout(bench: Bench, training: Training, own: Tensor, labels: Tensor) -> N
 
     def step() -> None:
         output = run_layers(layers, own.detach().requires_grad_(), len(own))
-        training.loss(output, labels).backward()
+        (training.loss(output, labels) + rate_penalty(model)).backward()
 
     bench.time("penalty, readout and loss, forward and backward", step)
 

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 import torch
 from leaderboard_tables import BOARD, Point, print_summary, table, write_docs
-from time_to_accuracy import fraction, record
+from time_to_accuracy import first_fraction, record
 
 from spikewire import data as datasets
 from spikewire.config import method_fields, resolve, words_of
@@ -67,10 +67,12 @@ EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was
     "average": "0",
 }
 OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
-CHAIN = {"cifar10-vgg16": "epochs=50,ramp=0.5,lr=1e-3"}  # of a run that starts from a denser one
+CHAIN = {  # of a run that starts from a denser one
+    "cifar10-vgg16": "epochs=28,ramp=0.5,lr=1e-3,early-time-steps=2,early=0.6"
+}
 DENSE = {  # of the dense network that is start and teacher
-    "cifar100-sew18": "epochs=80,time-steps=2,early-time-steps=1,early=0.5,threshold=0.5,"
-    "optimizer=adamw,weight-decay=0.1,augment=crop:4+flip+cutout:8"
+    "cifar100-sew18": "epochs=80,time-steps=2,early-time-steps=0,optimizer=sgd,lr=0.1,"
+    "weight-decay=5e-4,augment=crop:4+flip+cutout:8"
 }
 
 
@@ -161,7 +163,7 @@ def of_chain(
     for run in of_points(preset, sorted(points, key=lambda x: -x.target), flags):
         more: dict[str, str] = {}
         if before is not None:
-            more = {"start": str(before), "first": f"{fraction(before, run.point.unit):.4g}"}
+            more = {"start": str(before), "first": first_fraction(before, *run.point[:2])}
             more |= parse_settings(later)
         yield run._replace(flags=run.flags | more)
         before = runs / run.name

@@ -3,7 +3,7 @@
     python benchmarks/time_to_accuracy.py --out results/cifar10           # each from scratch
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain   # sparser from denser
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --seed 1
-    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --points synapses-0.0116
+    python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --points synapses-0.054
     python benchmarks/time_to_accuracy.py --out results/cifar10 --chain --zoo cifar10-2.23 --seed 2
     python benchmarks/time_to_accuracy.py --out results/cifar10 --record runs/a runs/b
     python benchmarks/time_to_accuracy.py --out results/cifar10 --summary
@@ -50,11 +50,12 @@ class Point(NamedTuple):
     start: str | None = None  # the point whose network it starts from with --chain
     flags: str = ""  # flags of a run that starts there
     unit: str = "connectivity"
+    first: bool = False  # whether another run of the same target follows
 
     @property
     def label(self) -> str:
         """The target, with its unit where it does not count weights."""
-        return label_of(self.unit, self.target)
+        return ("first-" if self.first else "") + label_of(self.unit, self.target)
 
 
 def label_of(unit: str, target: float | None) -> str:
@@ -64,12 +65,15 @@ def label_of(unit: str, target: float | None) -> str:
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
 SMALL = f"{LATER} --augment crop:4,flip,cutout:8 --dropout 0.1"  # where capacity is small
+LAST = "--lr 5e-4 --early-time-steps 0 --early 0.8 --augment crop:4,flip,cutout:8 --dropout 0.1"
 COSTS = "--balance 0.1 --price 0.2"  # where positions are counted: fewer weights of conv1
 
 
-def of_synapses(target: float, accuracy: float, start: str, flags: str) -> Point:
+def of_synapses(
+    target: float, accuracy: float, start: str, flags: str, first: bool = False
+) -> Point:
     """Return a point whose budget is a fraction of the synapses."""
-    return Point(target, accuracy, 1800, start, f"{flags} {COSTS}", "synapses")
+    return Point(target, accuracy, 1800, start, f"{flags} {COSTS}", "synapses", first)
 
 
 POINTS = (
@@ -78,14 +82,17 @@ POINTS = (
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
     of_synapses(0.054, 0.9249, "0.0223", f"--epochs 46 --ramp 0.5 {LATER}"),
-    of_synapses(0.0116, 0.9205, "0.0223", f"--epochs 76 --ramp 0.5 {SMALL}"),
-    of_synapses(0.0063, 0.9065, "synapses-0.0116", f"--epochs 34 --ramp 0.5 {SMALL}"),
+    of_synapses(0.0116, 0.9205, "0.0223", f"--epochs 76 --ramp 0.5 {SMALL}", first=True),
+    of_synapses(0.0116, 0.9205, "first-synapses-0.0116", f"--epochs 25 {LAST}"),
+    of_synapses(0.0063, 0.9065, "first-synapses-0.0116", f"--epochs 34 --ramp 0.5 {SMALL}"),
 )
 
 
 def run_path(runs: Path, label: str, seed: int) -> Path:
     """Return the run directory of a point."""
-    return runs / (f"budget-{label}" + (f"-seed{seed}" if seed else ""))
+    first = "first-" if label.startswith("first-") else ""
+    name = f"{first}budget-{label.removeprefix(first)}"
+    return runs / (name + (f"-seed{seed}" if seed else ""))
 
 
 def train(
@@ -105,7 +112,7 @@ def train(
     if args.chain and point.start:
         before = str(run_path(runs, point.start, seed))
         start = f"{PREFIX}{args.zoo}" if args.zoo and point.start == IN_ZOO else before
-        words += ["--start", start, "--first", f"{fraction(start, point.unit):.4g}"]
+        words += ["--start", start, "--first", first_fraction(start, point.unit, point.target)]
         words += point.flags.split()
     call([*words, *flags, "--out", str(run)], until)
     return run
@@ -132,6 +139,11 @@ def fraction(run: str | Path, unit: str) -> float:
         return getattr(card(str(run)), unit)
     row = RunDir.open(run).history()[-1]
     return row["connectivity"] if unit == "connectivity" else row["measured"][unit]
+
+
+def first_fraction(start: str | Path, unit: str, target: float) -> str:
+    """Return `--first` of a run: what its start has of the unit, 4 digits, at least the target."""
+    return f"{max(float(f'{fraction(start, unit):.4g}'), target):g}"
 
 
 def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:

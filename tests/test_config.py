@@ -307,3 +307,13 @@ def test_a_data_set_brings_its_own_preset(dataset, epochs):
     config = resolve(flags={"dataset": dataset})
     assert (config.dataset, config.epochs) == (dataset, epochs)
     assert resolve("digits", flags={"dataset": dataset}).epochs == 80  # unless another is named
+
+
+def test_without_a_preset_spikewires_own_networks_start_with_weights_that_fire(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("def build(**sizes): ...\n")
+    given = {"dataset": "npz:mine.npz"}
+    assert resolve(flags=given).init == "firing"
+    assert resolve(flags=given | {"init": "default"}).init == "default"
+    assert resolve(flags=given | {"model": f"{file}:build"}).init == "default"
+    assert resolve(flags=given | {"model": "wta"}).init == "default"

@@ -20,11 +20,12 @@ from spikewire import data as datasets
 from spikewire.cli.train import plan
 from spikewire.config import Config, flag, method_fields, resolve
 from spikewire.data import Batches
-from spikewire.distributed import Ranks, RanksDiffer, fingerprint, process_group
+from spikewire.distributed import GradientMean, Ranks, RanksDiffer, fingerprint, process_group
 from spikewire.methods import METHODS
 from spikewire.nn.fusion import find_groups
 from spikewire.nn.layers import Spiking, conv, linear
 from spikewire.nn.neurons import LIF
+from spikewire.nn.penalty import RatePenalty, rate_penalty
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import build_optimizer, training_batches
 from spikewire.train.build import test_batches as eval_batches
@@ -83,6 +84,20 @@ def convolutional(ranks):
     )
 
 
+def penalty_gradient(ranks, world):
+    """Return the gradient of a penalty on rates, with the same images in the part of each rank."""
+    torch.manual_seed(0)
+    layers = {"fc1": nn.Linear(20, 30), "lif1": LIF(), "rates": RatePenalty(0.1, 0.01)}
+    model = Spiking({**layers, "fc2": nn.Linear(30, 5)}, time_steps=4)
+    nn.init.uniform_(model.fc1.weight, 0, 0.5)
+    images = torch.rand(8, 20).repeat(world, 1)
+    loss = 0 * model(images[ranks.part(len(images))]).mean()
+    gradients = GradientMean(ranks, model, ranks.fraction(len(images)))
+    shown, _ = gradients.backward(loss, penalty=rate_penalty(model))
+    assert shown == 0
+    return model.fc1.weight.grad
+
+
 def run(training, epochs):
     """Train without a run directory; return the tensors that ranks compare, and the losses."""
     losses = []
@@ -108,6 +123,7 @@ def work(out):
             config = tiny("budget", options={unit: target, "every": 2}, dropout=0.2, lr=2e-2)
             found[unit] = run(prepare(config, small_data(), ranks=ranks), config.epochs)
         found["dropout"] = torch.rand(4)
+        found["penalty"] = penalty_gradient(ranks, ranks.world_size)
         for method in ("dense", "gradr"):
             training = prepare(plain(method), small_data(), ranks=ranks)
             found["plain", method] = run(training, training.config.epochs)
@@ -176,6 +192,13 @@ def test_spikes_are_counted_over_the_images_of_all_ranks(found):
 
 def test_dropout_differs_between_ranks(found):
     assert len({tuple(rank["dropout"].tolist()) for rank in found}) == len(found)
+
+
+def test_a_penalty_on_rates_does_not_grow_with_the_number_of_ranks(found):
+    expected = penalty_gradient(Ranks(), len(found))
+    assert expected.abs().max() > 0
+    for rank in found:
+        torch.testing.assert_close(rank["penalty"], expected)
 
 
 def difference(left, right):

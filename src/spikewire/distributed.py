@@ -251,24 +251,27 @@ class GradientMean:
             for parameter in self.parameters:
                 parameter.register_post_accumulate_grad_hook(self._send_ready)
 
-    def backward(self, loss: Tensor, flag: bool = False) -> tuple[Tensor, Tensor | bool]:
+    def backward(
+        self, loss: Tensor, flag: bool = False, penalty: Tensor | float = 0.0
+    ) -> tuple[Tensor, Tensor | bool]:
         """Compute the gradients of the mean loss over all ranks.
 
         Args:
             loss: Mean loss of this rank's part of the batch.
             flag: A signal to the other ranks, such as a request to stop.
+            penalty: A term of the loss that has a gradient, but is not part of the loss shown.
 
         Returns:
-            The mean loss, and whether any rank has set its flag.
+            The mean loss without penalty, and whether any rank has set its flag.
         """
         if self.ranks.alone:
-            loss.backward()
+            (loss + penalty).backward()
             return loss.detach(), flag
         flags = loss.new_full((1,), float(flag))
         vector = self._pack(loss.detach().view(1), flags)
         self._unsent, self._ready = list(self.parameters), set()
         self._send(vector)
-        (loss * self.fraction).backward()
+        ((loss + penalty) * self.fraction).backward()
         for parameter in reversed(self._unsent):
             if parameter.grad is not None:
                 self._send(parameter.grad)

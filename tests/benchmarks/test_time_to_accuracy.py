@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spikewire.config import Config
+from spikewire.config import Config, resolve
 from spikewire.train.loop import fit
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def test_the_time_from_scratch_includes_that_of_the_network_of_the_zoo(benchmark
     before = benchmark_module.seconds_by_run("zoo:cifar10-2.23", results)
     assert before == {"zoo:cifar10-2.23": pytest.approx(953.2)}
     in_synapses = benchmark_module.seconds_by_run("zoo:cifar10-synapses-1.16", results)
-    assert in_synapses == {"zoo:cifar10-synapses-1.16": pytest.approx(1395.34)}
+    assert in_synapses == {"zoo:cifar10-synapses-1.16": pytest.approx(1807.34)}
     assert benchmark_module.fraction("zoo:cifar10-2.23", "connectivity") == pytest.approx(0.0223)
 
 
@@ -52,3 +52,30 @@ def test_the_points_after_it_start_from_it(benchmark_module, monkeypatch):
     benchmark_module.train(point, args, [])
     (words,) = commands
     assert "--start zoo:cifar10-2.23 --first 0.2011" in " ".join(words)
+
+
+def test_a_point_starts_from_one_that_was_trained_before_it(benchmark_module):
+    labels = [point.label for point in benchmark_module.POINTS]
+    assert len(set(labels)) == len(labels)
+    starts = [(i, point.start) for i, point in enumerate(benchmark_module.POINTS) if point.start]
+    assert all(start in labels[:i] for i, start in starts)
+
+
+def test_the_first_run_of_a_target_has_a_directory_of_its_own(benchmark_module):
+    paths = [benchmark_module.run_path(Path("runs"), x, 2) for x in ("0.05", "first-synapses-0.05")]
+    names = ["budget-0.05-seed2", "first-budget-synapses-0.05-seed2"]
+    assert paths == [Path("runs") / name for name in names]
+
+
+@pytest.mark.parametrize(
+    ("target", "first"),
+    [(0.01, "0.0223"), (0.0223, "0.0223"), (0.02235, "0.02235"), (0.03, "0.03")],
+)
+def test_a_run_starts_at_the_fraction_of_its_start_but_not_below_its_target(
+    benchmark_module, target, first
+):
+    start = "zoo:cifar10-2.23"
+    assert f"{benchmark_module.fraction(start, 'connectivity'):.4g}" == "0.0223"
+    assert benchmark_module.first_fraction(start, "connectivity", target) == first
+    words = {"connectivity": f"{target:g}", "first": first}
+    assert resolve("cifar10-fast", flags=words).options["first"] == float(first)

@@ -228,9 +228,14 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
         (["methods", "gradar"], ["method: unknown 'gradar'", "did you mean 'gradr'"]),
         (["frontier", "--methods", "gradar"], ["--methods: unknown 'gradar'"]),
         (["frontier", "--connectivity", "2"], ["--connectivity: 2.0"]),
+        (["frontier", "--connectivity", ""], ["--connectivity: ''", "a comma list"]),
+        (["frontier", "--targets", ""], ["--targets: ''", "a comma list"]),
+        (["frontier", "--synapses", "0.1"], ["did you mean --unit synapses --targets 0.1?"]),
+        (["frontier", "--bytes=9000"], ["did you mean --unit bytes --targets 9000?"]),
         (["train", "--config", "none.toml"], ["none.toml", "cannot be read"]),
         (["train", "--resume", "none"], ["none", "not a run directory"]),
         (["train", "--out", "/proc/none/run"], ["/proc/none/run", "cannot be written"]),
+        (["train", "--out", "/etc/hostname"], ["hostname: is a file; --out must be a directory"]),
         (["train", "surplus"], ["surplus: not expected"]),
         (["train", "--device", "tpu"], ["--device: unknown 'tpu'"]),
         (
@@ -291,10 +296,19 @@ def test_a_checkpoint_of_another_config_is_refused(stopped, refused, tmp_path):
     assert "was written by another config; differs: epochs" in said
 
 
+def test_a_flag_refused_at_a_resume_is_answered_with_a_start_if_the_run_has_finished(
+    tmp_path, monkeypatch, call, refused
+):
+    monkeypatch.chdir(tmp_path)
+    assert call("train", "--out", "run", *TINY)[0] == 0
+    said = refused("train", "--resume", "run", "--lr", "1")
+    assert said.endswith("in a new run: --start run --lr 1\n")
+
+
 def test_a_flag_that_makes_it_another_run_is_refused_at_a_resume(stopped, refused):
     said = refused("train", "--resume", "run", "--lr", "1")
     assert "--lr: not together with --resume" in said
-    assert said.endswith("in a new run: --start run --lr 1\n")
+    assert "--start" not in said  # which takes only a finished run
     assert "--out: not together with --resume" in refused("train", "--resume", "run", "--out", "x")
 
 

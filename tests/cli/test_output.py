@@ -116,3 +116,11 @@ def test_quiet_prints_only_the_run_directory(call):
     code, out, _ = call("train", "--quiet", "--json", *TINY)
     assert code == 0
     assert json.loads(out)["run"] == "runs/digits-gradr-2", "the last record only"
+
+
+@pytest.mark.parametrize("threshold", ["0.01", "1000"])
+def test_a_network_whose_output_is_silent_is_named(call, threshold):
+    words = ["--method", "dense", "--init", "default", "--threshold", threshold]
+    code, _, err = call("train", *TINY, *words, "--readout", "spikes", "--lr", "1e-9")
+    assert code == 0
+    assert ("have not spiked on the test images" in err) == (threshold == "1000")

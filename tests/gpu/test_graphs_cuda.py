@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spikewire.config import Config, resolve
 from spikewire.data import Dataset
-from spikewire.pruning import meter
+from spikewire.pruning import synops
 from spikewire.train.cuda_graph import Graph
 from spikewire.train.loop import Step, fit
 from spikewire.train.step import Training, prepare
@@ -95,7 +95,7 @@ def test_twenty_steps_are_the_same_with_and_without():
 
 def test_steps_that_count_spikes_are_a_graph_of_their_own(monkeypatch):
     """Counted at one of 4 steps; warm-up runs leave no spikes; the sums are those of Python."""
-    monkeypatch.setattr(meter, "COUNTED", 6)
+    monkeypatch.setattr(synops, "COUNTED", 6)
     sums, losses = [], []
     for graph in (False, True):
         config = digits(graph)

@@ -84,6 +84,20 @@ def test_a_sparse_start_begins_with_the_strongest_and_ends_exactly():
     assert counts == [round(8 * path(i / 4, 0.25, 0.5)) for i in range(5)] == [4, 3, 2, 2, 2]
 
 
+@pytest.mark.parametrize("unit", ["connectivity", "synapses"])
+def test_a_start_below_the_target_is_refused(unit):
+    line = refused(lambda: Budget(**{unit: 0.25}, first=0.2499))
+    assert line == f"first: 0.2499 is not allowed; it must be at least 0.25, the target {unit}"
+    assert Budget(**{unit: 0.0116}, first=0.0116).first == 0.0116
+    assert Budget(**{unit: 1.0}).first == 1.0
+    refused(lambda: Budget(first=0.01), "first", "0.01", "0.05, the target connectivity")
+
+
+@pytest.mark.parametrize("unit", ["synops", "bytes"])
+def test_a_start_is_not_compared_with_a_target_that_is_no_fraction(unit):
+    assert Budget(**{unit: 9000.0}, first=0.01).first == 0.01
+
+
 def test_by_hand():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)

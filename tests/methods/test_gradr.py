@@ -208,6 +208,28 @@ def test_a_flat_prior_pulls_nowhere():
     assert laplace_location(0.95, 0.0) == -math.inf
 
 
+@pytest.mark.parametrize("turn", [lambda step: step % 2, lambda step: step // 20])
+@pytest.mark.parametrize("unit", ["connectivity", "bytes"])
+def test_the_target_counts_layers_without_a_gradient_in_the_due_step(turn, unit):
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList(torch.nn.Linear(50, 50, bias=False) for _ in range(2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    method = GradR(**{unit: {"connectivity": 0.1, "bytes": 3000}[unit]})
+    pruner = method.attach(model, optimizer, total_steps=40)
+    for step in range(40):
+        optimizer.zero_grad(set_to_none=True)
+        model[turn(step)](torch.randn(8, 50)).square().mean().backward()
+        optimizer.step()
+    if unit == "bytes":
+        assert pruner.uses.actual(pruner.masks()) == pytest.approx(3000, rel=0.02)
+    else:
+        assert sum(int(mask.sum()) for mask in pruner.masks().values()) == 500
+    pruner.finish()
+    assert sum(int((layer.weight != 0).sum()) for layer in model) == sum(
+        int(mask.sum()) for mask in pruner.masks().values()
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_target_of_1_keeps_every_synapse_even_a_zero_weight(dtype):
     layer = row(0.5, -0.2, 0.3, 0.0).to(dtype)

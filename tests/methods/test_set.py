@@ -123,3 +123,18 @@ def test_growth_is_blind_and_spreads_evenly():
     first, second = visits.flatten().split(1000)  # gentle slopes and steep ones
     assert first.sum() / second.sum() == pytest.approx(1.0, abs=0.15)
     assert (visits > 0).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_growth_spreads_evenly_in_half_precision_too(dtype):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(400, 400, bias=False, dtype=dtype)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
+    method = SET(connectivity=0.002, drop=0.9, every=1, until=1.0)
+    pruner = method.attach(layer, optimizer, total_steps=10_000)
+    before = pruner.masks()["weight"]
+    layer.weight.grad = torch.zeros_like(layer.weight)
+    optimizer.step()
+    grown = (pruner.masks()["weight"] & ~before).flatten().nonzero().flatten().double()
+    assert len(grown) > 250
+    assert float(grown.mean()) / 160_000 == pytest.approx(0.5, abs=0.09)  # 5 sigma of 250 draws

@@ -80,6 +80,31 @@ def test_a_given_mask_counts_instead_of_non_zero_weights():
         measure(model, torch.ones(1, 3), {"weight": torch.ones(3, 2).bool()})
 
 
+def test_a_mask_counts_for_all_layers_of_a_tied_weight():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), LIF(), nn.Linear(3, 3, bias=False))
+    model[2].weight = model[0].weight
+    mask = torch.eye(3).bool()
+    for name in ("0.weight", "2.weight"):
+        measured = measure(model, torch.ones(1, 1, 3), {name: mask})
+        assert [layer.present for layer in measured.layers] == [3, 3]
+
+
+def test_a_layer_that_is_used_without_being_called_is_uncounted():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1 = nn.Linear(4, 8, bias=False)
+            self.attention = nn.MultiheadAttention(8, 2, bias=False)
+
+        def forward(self, x):
+            x = self.fc1(x)
+            return self.attention(x, x, x)[0]
+
+    measured = measure(Attention(), torch.ones(5, 2, 4), time_first=True, synapses=False)
+    assert measured.uncounted == ["attention.in_proj_weight", "attention.out_proj.weight"]
+    assert measured.layers[0].synops == 5 * 4 * 8
+
+
 class OneStepLIF(LIF):
     """A LIF of one time step."""
 

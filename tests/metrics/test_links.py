@@ -77,3 +77,49 @@ def test_a_layer_that_is_never_called_has_no_synapses_to_count():
     measured = measure(Partial(nn.Linear(3, 2), nn.Linear(2, 2)), torch.ones(1, 3))
     assert [layer.alive for layer in measured.layers] == [6, None]
     assert measured.synapses is measured.synapses_reached is measured.synapses_alive is None
+
+
+class Again(nn.Module):
+    """One layer that is used twice, with neurons after each use."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.n, self.m = nn.Linear(2, 2, bias=False), LIF(), LIF()
+        self.b = nn.Linear(2, 1, bias=False)
+
+    def forward(self, x):
+        return self.b(self.m(self.a(self.n(self.a(x.expand(3, *x.shape))))))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "counts"),
+    [
+        ([[1, 1], [0, 0]], [[1, 0]], (4, 3, 3, 8)),  # neuron 1 has no input: a source of use 2
+        ([[1, 1], [1, 0]], [[0, 1]], (6, 6, 3, 8)),  # only neuron 1 leads out: 2 alive, then 1
+    ],
+)
+def test_a_layer_that_is_used_twice_has_the_synapses_of_both_uses(a, b, counts):
+    masks = {"a.weight": torch.tensor(a).bool(), "b.weight": torch.tensor(b).bool()}
+    layer = measure(Again(), torch.rand(1, 2), masks).layers[0]
+    assert (layer.synapses, layer.reached, layer.alive, layer.dense_synapses) == counts
+
+
+@pytest.mark.parametrize(
+    ("pool", "windows"),
+    [
+        (nn.AdaptiveMaxPool2d(4), [[2 * i, 2 * i + 1] for i in range(4)]),
+        (nn.MaxPool2d(3, 1, dilation=2), [[i, i + 2, i + 4] for i in range(4)]),
+        (nn.MaxPool2d(2, 5, padding=1, dilation=(3, 3)), [[2], [4, 7]]),  # -1 is padding
+        (nn.MaxPool2d(2, 4, dilation=3, ceil_mode=True), [[0, 3], [4, 7]]),
+        (nn.MaxPool2d(2, 3, dilation=3, ceil_mode=True), [[0, 3], [3, 6], [6]]),  # 9 is outside
+    ],
+)
+def test_max_pooling_links_all_inputs_of_its_windows(pool, windows):
+    """One convolution of size 1, and a readout of one window, the same along both dimensions."""
+    for first, window in enumerate(windows):
+        readout = nn.Linear(len(windows) ** 2, 1, bias=False)
+        model = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), pool, nn.Flatten(), readout)
+        mask = torch.zeros(len(windows), len(windows), dtype=torch.bool)
+        mask[first, first] = True
+        measured = measure(model, torch.rand(1, 1, 8, 8), {"3.weight": mask.view(1, -1)})
+        assert [layer.alive for layer in measured.layers] == [len(window) ** 2, 1]

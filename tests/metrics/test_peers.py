@@ -136,6 +136,36 @@ def test_norse_model():
     assert len(measured.firing) == 2
 
 
+class Counts(nn.Module):
+    """Three layers that see all time steps in one call, or one after another."""
+
+    def __init__(self, mode):
+        super().__init__()
+        torch.manual_seed(1)
+        self.mode, layers = mode, []
+        for inputs, outputs in ((20, 30), (30, 30), (30, 3)):
+            linear = layer.Linear(inputs, outputs, bias=False)
+            layers += [linear, neuron.IFNode(v_threshold=0.3)]
+        self.layers = nn.Sequential(*layers)
+        functional.set_step_mode(self, mode)
+
+    def forward(self, x):
+        return self.layers(x) if self.mode == "m" else torch.stack([self.layers(t) for t in x])
+
+
+@pytest.mark.parametrize("first", [3, 1], ids=["counts", "spikes at the first time step"])
+def test_counts_of_events_cost_the_same_step_by_step(first):
+    """Counts are no spikes, also where neurons have fired at the time step before."""
+    torch.manual_seed(0)
+    x = torch.randint(0, 4, (6, 16, 20)).float()
+    x[0].clamp_(max=first)
+    whole, stepwise = (measure(Counts(mode), x, time_first=True).layers for mode in "ms")
+    assert (whole[0].synops, stepwise[0].synops) == (0, 0)
+    assert whole[1].synops > 0
+    for a, b in zip(whole, stepwise, strict=True):
+        assert (a.synops, a.macs, a.dense) == pytest.approx((b.synops, b.macs, b.dense))
+
+
 def test_recurrent_matrices_are_named_as_uncounted():
     model = norse.SequentialState(nn.Linear(3, 4), norse.LIFRecurrentCell(4, 4))
     measured = measure(model, torch.ones(2, 3), synapses=False)

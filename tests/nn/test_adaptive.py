@@ -11,7 +11,6 @@ from spikewire.cli import main
 from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 from spikewire.nn.crossings import Crossings
 from spikewire.nn.delays import DelayedLinear
-from spikewire.nn.penalty import RatePenalty
 from spikewire.nn.recurrent import LastSteps, LeakyIntegrator
 from spikewire.nn.sequence import run_layers
 from spikewire.runs import RunDir
@@ -205,18 +204,6 @@ def test_bad_arguments_are_refused():
     refused(lambda: AdaptiveRecurrent(3, 4, adaptive=5), "adaptive", "between 0 and 4")
     refused(lambda: AdaptiveRecurrent(3, 4, span=0), "span", "at least 1")
     refused(lambda: AdaptiveRecurrent(3, 4)(torch.zeros(5, 3)), "[time, batch, 3]")
-
-
-def test_the_penalty_has_the_gradient_of_its_equation():
-    torch.manual_seed(1)
-    spikes = (torch.rand(7, 3, 4, dtype=torch.float64) < 0.3).double().requires_grad_()
-    cost = torch.randn(7, 3, 4, dtype=torch.float64)
-    (RatePenalty(0.5, 0.1)(spikes) * cost).sum().backward()
-    own = spikes.detach().clone().requires_grad_()
-    rate = sum(own[t, n] for t in range(7) for n in range(3)) / 21
-    ((own * cost).sum() + 0.5 * ((rate - 0.1) ** 2).sum()).backward()
-    torch.testing.assert_close(spikes.grad, own.grad)
-    assert RatePenalty(0.5).eval()(spikes) is spikes
 
 
 def test_crossings_mark_what_the_paper_marks():

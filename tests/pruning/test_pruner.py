@@ -14,10 +14,10 @@ from torch.optim import LBFGS, SGD, Adam, AdamW, NAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spikewire import Budget, DeepR, Dense, GradR, SoftDeepR, SpikewireError, apply_masks
+from spikewire import Budget, DeepR, Dense, GradR, RigL, SoftDeepR, SpikewireError, apply_masks
 from spikewire.fields import defaults, values
 from spikewire.methods.gradr import laplace_location
-from spikewire.pruning import Latent, Pruner
+from spikewire.pruning import Latent, Pruner, setting
 from spikewire.pruning.moments import masked_median
 
 
@@ -950,6 +950,36 @@ def test_the_families_require_their_hooks():
         attached(Latent())
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_attach_that_raises_a_warning_leaves_nothing_behind():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 5))
+    optimizer, before = SGD(model.parameters(), lr=0.1), weights(model)
+    method = RigL(connectivity=0.1)  # its first masks change weights
+    with pytest.raises(UserWarning, match="left dense"):
+        method.attach(model, optimizer, total_steps=9)
+    assert not optimizer._optimizer_step_pre_hooks
+    assert same(weights(model), before)
+    assert method.attach(model, optimizer, total_steps=9, targets="2").layers
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_finish_that_raises_a_warning_is_complete(keep):
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    pruner = Budget(connectivity=0.1, every=1).attach(model, optimizer, total_steps=100)
+    train(model, optimizer, steps=5)
+    masks = pruner.masks()
+    with pytest.raises(UserWarning, match="finished at step 5 of 100"):
+        pruner.finish(keep_masks=keep)
+    assert pruner.model is None
+    assert same(pruner.finish(keep_masks=keep), masks)
+    assert len(optimizer._optimizer_step_post_hooks) == keep
+    pruner.detach()  # releases kept masks
+    Budget(connectivity=0.1).attach(model, Adam(model.parameters()), total_steps=5)
+
+
 # ---------------------------------------------------------------------------- target and actual
 
 
@@ -972,6 +1002,24 @@ def test_a_run_that_reached_its_target_early_ends_in_silence():
     train(model, optimizer, steps=10)
     pruner.finish()  # warnings are errors here
     assert sum(int(mask.sum()) for mask in pruner.masks().values()) == round(0.1 * (48 + 24))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaysDense(Dense):
+    """A method that does not prune, whatever its target is."""
+
+    name = "stays-dense"
+    connectivity: float = setting(0.5, "target fraction of weights")
+
+
+def test_a_full_run_that_missed_its_target_says_so():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    pruner = StaysDense().attach(model, optimizer, total_steps=5)
+    train(model, optimizer, steps=5)
+    message = r"stays-dense: finished at step 5 of 5, with connectivity 1; the target was 0\.5"
+    with pytest.warns(UserWarning, match=message):
+        pruner.finish()
 
 
 def test_a_connectivity_for_a_layer_is_refused_by_a_method_that_takes_none():

@@ -36,6 +36,15 @@ def click(browser, selector):
     browser.execute_script("arguments[0].click()", find_all(browser, selector)[0])
 
 
+def scroll_to(browser, element):
+    """Scroll to an element and wait until the page has seen it: that hides the tip of a mark."""
+    browser.execute_async_script(
+        """const [element, done] = arguments; element.scrollIntoView({block: 'center'});
+        requestAnimationFrame(() => requestAnimationFrame(() => done()))""",
+        element,
+    )
+
+
 def shown_runs(browser):
     script = "return [...document.querySelectorAll('#runs tbody tr')].filter(r => !r.hidden)"
     return browser.execute_script(script + ".map(r => r.cells[0].textContent)")
@@ -149,7 +158,7 @@ def test_pointing_at_a_mark_shows_run_seed_and_values(browser, seeds_page):
         for mark in find_all(browser, "#frontier .version:not([hidden]) .mark")
         if (mark.get_attribute("data-text") or "").startswith("deepr 30%")
     )
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)
+    scroll_to(browser, mark)
     use = mark.find_element("css selector", "use")
     ActionChains(browser).move_to_element(use).perform()
     tip = browser.find_element("id", "tip")

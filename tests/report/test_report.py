@@ -50,6 +50,33 @@ def test_damaged_runs_are_listed_and_the_others_are_shown(runs):
     assert re.search(r"\| half \|.*\| damaged \|", markdown.build(find([runs])))
 
 
+def lose(metrics):
+    metrics.unlink()
+
+
+def replace(metrics):
+    metrics.write_text("{bad json")
+
+
+def garble(metrics):
+    lines = metrics.read_text().splitlines()
+    metrics.write_text("\n".join([*lines[:-1], lines[-1][:40]]) + "\n")
+
+
+@pytest.mark.parametrize(("damage", "last"), [(lose, 0), (replace, 0), (garble, 2)])
+def test_a_finished_run_without_its_last_metrics_is_damaged(runs, damage, last):
+    damage(runs / "deepr" / "metrics.jsonl")
+    found = {run.name: run for run in find([runs])}
+    assert found["deepr"].state == "damaged"
+    assert found["deepr"].problem == (
+        f"metrics.jsonl: ends at epoch {last} of 3, but the run is finished; "
+        "lines are missing or damaged"
+    )
+    assert [run.state for run in found.values() if run.name != "deepr"] == ["finished"] * 3
+    (runs / "deepr" / "model.safetensors").unlink()
+    assert find([runs / "deepr"])[0].state == "unfinished", "it may be resumed"
+
+
 def test_no_usable_run_still_makes_a_page(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     html = page.build(find([tmp_path]))
@@ -81,7 +108,9 @@ def test_reports_grow_linearly(trained, tmp_path):
         root = tmp_path / str(count)
         keep = shutil.ignore_patterns("*.pt", "*.safetensors")
         for i in range(count):
-            shutil.copytree(trained / "gradr-a", root / f"run-{i}", ignore=keep)
+            config = shutil.copytree(trained / "gradr-a", root / f"run-{i}", ignore=keep)
+            config /= "config.toml"
+            config.write_text(config.read_text().replace("seed = 0", f"seed = {i}"))
         start = time.process_time()
         html = page.build(find([root]))
         return time.process_time() - start, len(html)

@@ -297,6 +297,73 @@ def test_a_mistake_is_one_line(files, flags, words):
     refused(lambda: fit(config(**({"dataset": "own_data.py:load"} | flags))), *words)
 
 
+FAILS_LATER = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.calls, self.membrane = nn.Linear(5, 2), 0, torch.zeros(())
+    def forward(self, x):
+        self.calls += 1
+        {code}
+        return self.fc(x)
+
+def build():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "self.membrane = self.membrane + self.fc(x).sum(); return self.fc(x) + self.membrane",
+            "model: later.py: RuntimeError: Trying to backward through the graph a second time",
+        ),
+        ("self.calls > 2 and {}['a']", "model: later.py:11: KeyError: 'a'"),
+        ("self.training or self.calls < 5 or {}['b']", "model: later.py:11: KeyError: 'b'"),
+        ("self.calls > 2 and exit(3)", "model: later.py:11: SystemExit: 3"),
+        ("exit(3)", "model: later.py:11: SystemExit: 3"),
+    ],
+)
+def test_an_own_network_that_fails_after_its_first_call_is_one_line(files, code, message):
+    Path("later.py").write_text(FAILS_LATER.replace("{code}", code))
+    refused(lambda: fit(config(dataset="own_data.py:load", model="later.py:build")), message)
+
+
+def test_an_own_file_that_exits_is_one_line_and_exit_code_2(files, call):
+    Path("leaves.py").write_text("raise SystemExit(3)\n")
+    code, _, error = call("train", "--dataset", "own_data.py:load", "--model", "leaves.py:build")
+    assert (code, error.strip()) == (2, "spikewire: --model: leaves.py:1: SystemExit: 3")
+
+
+def test_an_own_network_that_fails_in_eval_is_one_line(files):
+    own = {"dataset": "own_data.py:load", "model": "later.py:build"}
+    Path("later.py").write_text(FAILS_LATER.replace("{code}", "pass"))
+    fit(config(**own), "run")
+    Path("later.py").write_text(FAILS_LATER.replace("{code}", "{}['c']"))
+    with pytest.warns(UserWarning, match="has changed"):
+        refused(lambda: evaluate_run("run", own), "model: later.py:11: KeyError: 'c'")
+
+
+def test_an_error_outside_an_own_network_keeps_its_type(files):
+    def fails(event):
+        raise KeyError("mine")
+
+    own = config(dataset="own_data.py:load", model="snn.py:build")
+    with pytest.raises(KeyError, match="mine"):
+        fit(own, progress=fails)
+
+
+def test_memory_that_ends_in_an_own_network_is_not_its_mistake(files):
+    code = "torch.is_grad_enabled() and torch.empty(2**55)"
+    Path("later.py").write_text(FAILS_LATER.replace("{code}", code))
+    with pytest.raises(RuntimeError, match="allocate"):
+        fit(config(dataset="own_data.py:load", model="later.py:build"))
+
+
 def test_time_steps_that_divide_those_of_the_data_add_them_up(files):
     Path("six.py").write_text(
         "import torch\ndef load():\n    x = torch.arange(60.).view(5, 6, 2)\n"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from refusal import refused
+from spikingjelly.activation_based import functional
 from torch import nn
 
 from spikewire import data as datasets
@@ -182,6 +183,41 @@ def test_batch_norm_gets_the_plain_mean_over_batches(data, monkeypatch):
     torch.testing.assert_close(model.bn1.running_mean, mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(model.bn1.running_var, variance, rtol=1e-5, atol=1e-6)
     assert model.bn1.momentum == 0.2
+
+
+STATEFUL = """
+from spikingjelly.activation_based import functional, layer, neuron
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.if1 = layer.Linear(64, 20), neuron.IFNode(v_threshold=3.0)
+        self.fc2, self.bn, self.if2 = layer.Linear(20, 10), nn.BatchNorm1d(10), neuron.IFNode()
+        functional.set_step_mode(self, "m")
+    def forward(self, x):
+        currents = self.fc2(self.if1(self.fc1(x.flatten(1).expand(3, -1, -1))))
+        return self.if2(self.bn(currents.flatten(0, 1)).unflatten(0, (3, -1)))
+
+def build():
+    return Net()
+"""
+
+
+def test_batch_norm_of_a_mean_sees_neurons_that_are_reset_before_every_batch(tmp_path, data):
+    (tmp_path / "stateful.py").write_text(STATEFUL)
+    own = f"{tmp_path / 'stateful.py'}:build"
+    config = tiny("dense", epochs=1, average=0.5, augment=(), model=own, init="default")
+    model = fit(config, data=data).model
+    images = [images for images, _ in prepare(config, data).train.epoch(1)]
+    assert not model._forward_pre_hooks
+    means = []
+    with torch.no_grad():
+        for batch in images:
+            functional.reset_net(model)
+            x = model.if1(model.fc1(batch.flatten(1).expand(3, -1, -1)))
+            means.append(model.fc2(x).flatten(0, 1).mean(0))
+    torch.testing.assert_close(model.bn.running_mean, sum(means) / len(means))
 
 
 @pytest.mark.parametrize("method", ["deepr", "gradr"])

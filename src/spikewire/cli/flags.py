@@ -50,6 +50,13 @@ class Parser(argparse.ArgumentParser):
         """Return the error for an unknown flag; many valid flags are not listed in it."""
         if word == "--sparsity" and "--connectivity" in self._option_string_actions:
             return not_sparsity(word, value, "--connectivity {}")
+        if (
+            word in ("--synapses", "--synops", "--bytes")
+            and "--unit" in self._option_string_actions
+        ):
+            return SpikewireError(
+                f"flag: unknown {word!r}; did you mean --unit {word[2:]} --targets {value or 'X'}?"
+            )
         error = unknown("flag", word, self._option_string_actions)
         if len(self._option_string_actions) <= MANY:
             return error

@@ -78,6 +78,8 @@ def read_targets(
     unit: str | None, targets: str | None, connectivity: str | None
 ) -> tuple[str, list[float]]:
     """Return unit and targets; --connectivity LIST is short for both."""
+    for name, text in (("--targets", targets), ("--connectivity", connectivity)):
+        check(text != "", name, text, "a comma list")
     check(not (connectivity and (unit or targets)), "--connectivity", connectivity,
           "given without --unit and --targets")  # fmt: skip
     unit = unit or "connectivity"

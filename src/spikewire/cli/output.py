@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spikewire.cli.show import print_layers, print_line, print_values, progress_display
+from spikewire.cli.show import (
+    complain,
+    print_layers,
+    print_line,
+    print_values,
+    progress_display,
+)
 from spikewire.config import Config
 from spikewire.errors import SpikewireError
 from spikewire.text import amount, percent
@@ -52,7 +58,12 @@ class Output:
                 yield after(lambda: print_lines(settings), show)
 
     def result(self, result: "Result", out: str | Path) -> None:
-        """Print what the training has led to."""
+        """Print what the training has led to; a network whose output is silent is named."""
+        if name := silent_output(result.history[-1].get("measured", {})):
+            complain(
+                f"{name}: these neurons, the last ones, have not spiked on the test images, so the "
+                "network cannot tell them apart; try --init firing, --readout current or another lr"
+            )
         if self.json:
             figures = {key: getattr(result, key) for key in FIGURES}
             print_record("result", {"run": str(out), **figures})
@@ -124,6 +135,12 @@ def print_result(result: "Result") -> None:
         }
     )
     print_layers(result.layers)
+
+
+def silent_output(measured: dict[str, Any]) -> str:
+    """Return the name of the last layer of neurons if none of them has spiked, else ""."""
+    name, firing = next(reversed(measured.get("firing", {}).items()), ("", {}))
+    return name if firing.get("rate") == 0 else ""
 
 
 def synapse_lines(measured: dict[str, Any]) -> dict[str, str]:

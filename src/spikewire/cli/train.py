@@ -130,6 +130,7 @@ def add_own_files(parser: Parser) -> None:
 def refuse_with_resume(run: str, given: dict[str, Any]) -> None:
     """Raise for a flag that a resumed run cannot change, with the way to change it."""
     from spikewire.data.reference import is_python
+    from spikewire.runs.rundir import RunDir
 
     free = [key for key, rule in settings().items() if rule.metadata["free"]]
     for key, value in given.items():
@@ -137,7 +138,7 @@ def refuse_with_resume(run: str, given: dict[str, Any]) -> None:
         if value is not None and key not in free and not again:
             flags = ", ".join(flag(key) for key in free if key != "threads")  # must stay the same
             hint = ""
-            if key not in RUN_FLAGS:
+            if key not in RUN_FLAGS and RunDir(run).finished:  # others cannot be a start
                 words = shlex.join(words_of({"start": run, key: value}))
                 hint = f"; to train its network further in a new run: {words}"
             raise SpikewireError(

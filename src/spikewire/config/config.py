@@ -176,7 +176,7 @@ class Config:
     )
     init: str = setting(
         "default",
-        "initial weights; firing: scaled so that no layer is silent",
+        "initial weights; firing: scaled so that no layer is silent, as in runs without a preset",
         choices=("default", "firing"),
     )
     precision: str = setting("fp32", "floating-point precision", choices=("fp32", "bf16"))

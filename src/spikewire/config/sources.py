@@ -57,7 +57,7 @@ def resolve(
         name = preset or _default_preset(flags or {})
         if name and name not in known:
             raise unknown("--preset", name, known)
-        layers += _preset(name, known) if name else []
+        layers += _preset(name, known) if name else _without_preset(flags or {})
     if file:
         layers.append((str(file), _read(Path(file))))
     return _merge(layers, flags or {})
@@ -79,6 +79,17 @@ def _default_preset(flags: Mapping[str, str]) -> str:
     read = import_module("spikewire.data.reference").named_path
     own = any(read(flags.get(key, "")) for key in ("dataset", "model"))
     return "" if own else PRESET_OF.get(flags.get("dataset", "digits"), "")
+
+
+def _without_preset(flags: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return what a run without preset and file starts from: weights that fire, if they are ours.
+
+    torch's initial weights leave most networks of LIF neurons silent.
+    """
+    model = flags.get("model", "auto")
+    own = import_module("spikewire.data.reference").named_path(model)
+    plastic = model in import_module("spikewire.plasticity").NETWORKS
+    return [] if own or plastic else [("defaults", {"init": "firing"})]
 
 
 def preset_toml(name: str) -> str:

@@ -118,16 +118,52 @@ def errors_of_file(field: str, path: Path) -> Iterator[None]:
         path: The file.
 
     Raises:
-        SpikewireError: For any exception inside.
+        SpikewireError: For any exception inside, `SystemExit` too.
     """
     try:
         yield
     except SpikewireError as error:
         raise SpikewireError(f"{field}: {str(error).removeprefix(f'{field}: ')}") from None
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if Path(frame.filename) == path.resolve()]
-        line = own[-1].lineno if own else getattr(error, "lineno", None)
-        place = f"{path}:{line}" if line else str(path)
-        text = " ".join(str(error).split())
-        raise SpikewireError(f"{field}: {place}: {type(error).__name__}: {text}") from error
+    except (Exception, SystemExit) as error:
+        raise _one_line(field, path, error) from error
+
+
+@contextmanager
+def errors_from_file(field: str, path: Path) -> Iterator[None]:
+    """Turn what comes from the user's code into one line; other exceptions pass unchanged.
+
+    The user's code is their file, those in the same folder, and the graph of their network: an
+    error of autograd itself has no line of any file. Where memory ends is not their mistake.
+
+    Args:
+        field: The setting that names the file.
+        path: The file.
+
+    Raises:
+        SpikewireError: For an exception from the user's code.
+    """
+    try:
+        yield
+    except SpikewireError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not _is_from(path, error) or "allocate" in str(error):
+            raise
+        raise _one_line(field, path, error) from error
+
+
+def _is_from(path: Path, error: BaseException) -> bool:
+    """Return whether an exception passed through the user's code, or autograd itself raised it."""
+    names = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    graph = type(error) is RuntimeError and names[-1].parts[-3:-1] == ("torch", "autograd")
+    return graph or any(name.parent == path.resolve().parent for name in names)
+
+
+def _one_line(field: str, path: Path, error: BaseException) -> SpikewireError:
+    """Return the error with the last line of the user's file that it passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) == path.resolve()]
+    line = own[-1].lineno if own else getattr(error, "lineno", None)
+    place = f"{path}:{line}" if line else str(path)
+    text = " ".join(str(error).split())
+    return SpikewireError(f"{field}: {place}: {type(error).__name__}: {text}")

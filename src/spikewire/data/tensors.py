@@ -106,10 +106,7 @@ def _labels(part: str, values: Any, count: int) -> Tensor:
         len(found) == count, f"dataset: {part} labels", len(found), f"as many as samples, {count}"
     )
     whole = not found.is_floating_point() and not found.is_complex()
-    check(
-        whole and int(found.min()) >= 0,
-        f"dataset: {part} labels",
-        str(found.dtype),
-        "class numbers from 0",
-    )
+    check(whole, f"dataset: {part} labels", str(found.dtype), "class numbers from 0")
+    smallest = int(found.min())
+    check(smallest >= 0, f"dataset: {part} labels", smallest, "class numbers from 0")
     return found.long()

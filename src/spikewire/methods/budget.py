@@ -17,11 +17,14 @@ from spikewire.pruning import (
     Priced,
     Pruner,
     all_present,
+    check,
     cubic,
     highest_absent,
     require_finite,
     setting,
 )
+
+FRACTIONS = ("connectivity", "synapses")  # units whose target is a fraction of the dense network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,11 @@ class Budget(Latent, Priced):
     image that reach it, `bytes` the packed file. The fraction of the dense network's follows
     ``c + (b - c)(1 - x)^3``, b being `first` and x from 0 to 1 at `ramp`, and is the target c from
     there on. Without a target, `connectivity` is 0.05.
+
+    A `first` below a target in `connectivity` or `synapses` is refused, since the schedule would
+    start at the target. It is not compared with a target in `synops` or `bytes`, which is a
+    fraction only once the network is known: there the schedule starts at the larger of the two, and
+    with `synops` the masks before the first step have the fraction `first` of the weights.
 
     Layers of n weights are compared by ``|u| / n^balance``: by size alone a small output layer, all
     of whose inputs matter, loses its synapses to a large hidden one. Where weights differ in what
@@ -54,7 +62,9 @@ class Budget(Latent, Priced):
     default = 0.05
 
     first: float = setting(
-        1.0, "fraction of the unit at the start; below 1 for a sparse start", within="(0, 1]"
+        1.0,
+        "fraction of the unit at the start, not below the target; below 1 for a sparse start",
+        within="(0, 1]",
     )
     ramp: float = setting(0.5, "fraction of the run until the target is met", within="(0, 1]")
     every: int = setting(8, "steps between updates of the masks", within="[1, inf)")
@@ -72,6 +82,13 @@ class Budget(Latent, Priced):
     per_neuron: bool = setting(
         False, "rank the weights of each neuron alone: all neurons keep about as many synapses"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit in FRACTIONS:
+            target = getattr(self, self.unit)
+            allowed = f"at least {target}, the target {self.unit}"
+            check(self.first >= target, "first", self.first, allowed)
 
     def init(self, pruner: Pruner) -> None:
         """Start dense, or with the largest weights."""

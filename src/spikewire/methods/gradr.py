@@ -123,6 +123,7 @@ class GradR(Latent, Priced):
         due = pruner.step % self.every == 0 or pruner.passes(1.0)
         if not self.unit or not due:
             return
+        layers = pruner.all_layers()  # also those without a gradient in this step
         done = pruner.progress / self.ramp
         thetas = [layer.state["latent"] * layer.state["sign"] for layer in layers]
         masks = self.select(pruner, layers, thetas, lambda target: cubic(done, 1.0, target))

@@ -26,6 +26,12 @@ class SET(RigL):
     )
     decay: str = setting("cosine", "fraction replaced over the run", choices=("cosine", "constant"))
 
+    def init(self, pruner: Pruner) -> None:
+        """Choose the first synapses; the noise has at least float32, which half would tie."""
+        super().init(pruner)
+        for layer in pruner.layers:
+            layer.state["promise"] = layer.state["promise"].to(noise_dtype(layer))
+
     def replaced(self, done: float) -> float:
         """Return the fraction of the present synapses to replace."""
         return super().replaced(done) if self.decay == "cosine" else self.drop
@@ -36,7 +42,7 @@ class SET(RigL):
             layer.weight.shape,
             generator=pruner.device_generator(layer.weight.device),
             device=layer.weight.device,
-            dtype=layer.weight.dtype,
+            dtype=noise_dtype(layer),
         )
 
     def kept(self, mask: Tensor, weight: Tensor, count: int) -> Tensor:
@@ -62,3 +68,8 @@ class SET(RigL):
             generator = pruner.device_generator(layer.weight.device)
             noise = torch.empty_like(layer.weight).normal_(std=self.std, generator=generator)
             layer.weight.copy_(torch.where(grown, noise, layer.weight))
+
+
+def noise_dtype(layer: Layer) -> torch.dtype:
+    """Return the type of a layer's noise: half precision has few values, and ties are no chance."""
+    return torch.promote_types(layer.weight.dtype, torch.float32)

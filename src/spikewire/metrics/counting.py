@@ -1,10 +1,10 @@
 """`measure`: run a model and count operations, spikes and bytes; the model is left unchanged."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from spikewire.metrics.links import (
     first_tensor,
 )
 from spikewire.metrics.records import Firing, LayerMeasure, Measurement
-from spikewire.nn.calls import over_time
+from spikewire.nn.calls import Calls, over_time
 from spikewire.nn.names import unwrap
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 
@@ -68,7 +68,8 @@ def measure(
     model = unwrap(model)  # the hooks count in the modules themselves, by their own names
     layers = synaptic_layers(model)
     check(bool(layers), "model", type(model).__name__, "one with conv or linear layers")
-    present = {name: _mask(name, module, masks) for name, module in layers.items()}
+    given = _masks_of_all_names(model, masks or {})
+    present = {name: _mask(name, module, given) for name, module in layers.items()}
     counter = _Counter(layers, present)
     with torch.no_grad(), preserve_state(model):
         example = _count_batches(counter, model, batch, spiking, time_first)
@@ -83,14 +84,22 @@ def measure(
         firing=counter.firing(),
         bytes_dense=bytes_dense,
         bytes_packed=bytes_packed,
-        uncounted=uncounted(model),
+        uncounted=uncounted(model, counter.called),
     )
 
 
-def _mask(name: str, module: nn.Module, masks: Mapping[str, Tensor] | None) -> Tensor:
+def _masks_of_all_names(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the masks, also under the other names of tied weights."""
+    named = list(model.named_parameters(remove_duplicate=False))
+    found = {parameter: masks[name] for name, parameter in named if name in masks}
+    tied = {name: found[parameter] for name, parameter in named if parameter in found}
+    return {**tied, **masks}
+
+
+def _mask(name: str, module: nn.Module, masks: Mapping[str, Tensor]) -> Tensor:
     """Return the mask given for a layer, else where its weight is not zero."""
     weight: Any = module.weight
-    if masks is None or name not in masks:
+    if name not in masks:
         return weight.detach() != 0
     shape, expected = tuple(masks[name].shape), tuple(weight.shape)
     check(shape == expected, f"masks[{name!r}]", shape, f"of shape {expected}")
@@ -110,6 +119,7 @@ def _count_batches(
     for x in _inputs(batch):
         counter.begin_batch(x.shape[1] if time_first else len(x))
         model(x)
+        counter.end_batch()
         if example is None:
             example = x[:, :1] if time_first else x[:1]
         reset_neurons_(model)
@@ -128,6 +138,16 @@ def _inputs(batch: Tensor | Iterable[Any]) -> Iterator[Tensor]:
 # ---------------------------------------------------------------------- counting by hooks
 
 
+class _Operations(NamedTuple):
+    """Operations of one call of a layer: over present and over all synapses."""
+
+    largest: float  # input, if all are whole numbers from 0 on, else infinity
+    sources: int  # layers of neurons that have fired before
+    events: tuple[float, ...]  # where an input of n is n spikes
+    values: tuple[float, ...]  # where any input but 0 is one operation
+    dense: float
+
+
 class _Counter:
     """Hooks that sum operations and spikes over batches."""
 
@@ -139,12 +159,27 @@ class _Counter:
         self.sums = {n: dict.fromkeys(("synops", "macs", "unpruned", "dense"), 0.0) for n in layers}
         self.spikes: dict[tuple[str, torch.Size], tuple[Tensor, int]] = {}
         self.fired = set[str]()  # layers of neurons that have fired since the batch began
+        self.called = set[str]()
+        self.calls = Calls()  # of the batch; each with its `_Operations`
 
     def begin_batch(self, samples: int) -> None:
         """Note the number of samples in the next forward pass."""
         self.batch = samples
         self.samples += samples
         self.fired.clear()
+        self.calls.clear()
+
+    def end_batch(self) -> None:
+        """Add the operations of the batch; all time steps of a use are spikes, or none is."""
+        for name, sums in self.sums.items():
+            for use in self.calls.uses(name):
+                # in a loop over time, neurons have fired before the first layer from step 2 on
+                spikes = all(call.largest <= max(use[0].sources, 1) for call in use)
+                for call in use:
+                    present, full = call.events if spikes else call.values
+                    sums["synops" if spikes else "macs"] += present
+                    sums["unpruned"] += full
+                    sums["dense"] += call.dense
 
     def register_hooks_(self, model: nn.Module, spiking: Callable[[nn.Module], bool]) -> None:
         """Register the hooks; `preserve_state` removes them."""
@@ -153,17 +188,20 @@ class _Counter:
         for name, module in model.named_modules():
             if spiking(module):
                 module.register_forward_hook(partial(self.count_spikes, name))
+                module.register_forward_hook(lambda neurons, *_: self.calls.fire(neurons))
 
     def count_operations(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Add one call of a synaptic layer."""
-        x = inputs[0]
-        spikes = _are_spikes(x, len(self.fired))
-        activity, frames = count_activity(module, x, spikes)
-        fan, full, sums = self.fans[name], self.full[name], self.sums[name]
-        everything = count_operations(module, torch.ones_like(activity), full)
-        sums["synops" if spikes else "macs"] += count_operations(module, activity, fan)
-        sums["unpruned"] += count_operations(module, activity, full)
-        sums["dense"] += frames * everything
+        """Note one call of a synaptic layer."""
+        x, largest = inputs[0], _largest_count(inputs[0])
+        activity, frames = count_activity(module, x, spikes=False)
+        fans = self.fans[name], self.full[name]
+        values = events = tuple(count_operations(module, activity, fan) for fan in fans)
+        if 1 < largest < math.inf:
+            activity, _ = count_activity(module, x, spikes=True)
+            events = tuple(count_operations(module, activity, fan) for fan in fans)
+        dense = frames * count_operations(module, torch.ones_like(activity), self.full[name])
+        self.called.add(name)
+        self.calls.add(name, _Operations(largest, len(self.fired), events, values, dense))
 
     def count_spikes(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         """Add one call of a spiking layer; one whose output is a voltage is skipped."""
@@ -206,9 +244,10 @@ def _is_binary(x: Tensor) -> bool:
     return bool(((x == 0) | (x == 1)).all())
 
 
-def _are_spikes(x: Tensor, layers: int) -> bool:
-    """Return whether x is spikes, or sums of spikes of at most `layers` layers."""
-    return bool(((x >= 0) & (x <= max(layers, 1)) & (x == x.round())).all())
+def _largest_count(x: Tensor) -> float:
+    """Return the largest value if all could be numbers of spikes, else infinity."""
+    counts = bool(((x >= 0) & (x == x.round())).all())
+    return (float(x.max()) if x.numel() else 0.0) if counts else math.inf
 
 
 def _leading_dims(module: nn.Module, out: Tensor, batch: int) -> int:
@@ -283,13 +322,16 @@ def parameter_bytes(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[int,
     return sum(sizes.values()), packed
 
 
-def uncounted(model: nn.Module) -> list[str]:
-    """Return matrices whose operations no hook sees: recurrent cells, attention, embeddings."""
-    known = synaptic_layers(model)
+def uncounted(model: nn.Module, called: Collection[str]) -> list[str]:
+    """Return matrices whose operations no hook sees: recurrent cells, attention, embeddings.
+
+    A synaptic layer that was not called is one of them: attention uses the weight of its output
+    layer without calling it.
+    """
     return [
         name
         for name, parameter in model.named_parameters()
         if parameter.dim() >= 2
-        and name not in known
+        and name not in called
         and not isinstance(model.get_submodule(name.rpartition(".")[0]), NORMS)
     ]

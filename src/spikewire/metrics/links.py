@@ -9,7 +9,8 @@ every call. `count_synapses` counts three sets, each a part of the one before::
     alive     those of them whose target neuron also leads to the output
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from spikewire.nn.calls import Calls
 from spikewire.nn.crossings import Encoder
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 
+CONVOLUTIONS = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}  # and their dimensions
 CONV_TRANSPOSE = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}
 
 
@@ -126,12 +128,21 @@ def count_synapses(
         raise SpikewireError(
             f"synapses: those of this model cannot be traced ({reason}); pass synapses=False"
         ) from error
-    found = {name: (m, calls.uses(name)) for name, m in synaptic_layers(model).items()}
-    return {
-        name: Synapses(*map(sum, zip(*(_count(m, masks[name], use) for use in uses), strict=True)))
-        for name, (m, uses) in found.items()
-        if uses
-    }
+    found = {}
+    for name, module in synaptic_layers(model).items():
+        if uses := calls.uses(name):
+            found[name] = _sum([_count(module, masks[name], use) for use in uses])
+    return found
+
+
+def _sum(counts: Sequence[Synapses]) -> Synapses:
+    """Return the synapses of all uses of one layer."""
+    return Synapses(
+        present=sum(count.present for count in counts),
+        reached=sum(count.reached for count in counts),
+        alive=sum(count.alive for count in counts),
+        dense=sum(count.dense for count in counts),
+    )
 
 
 class _MeanPooling(TorchFunctionMode):
@@ -142,16 +153,63 @@ class _MeanPooling(TorchFunctionMode):
         F.max_pool2d: F.avg_pool2d,
         F.max_pool3d: F.avg_pool3d,
     }
+    convolutions: Mapping[Any, Any] = {
+        F.max_pool1d: F.conv1d,
+        F.max_pool2d: F.conv2d,
+        F.max_pool3d: F.conv3d,
+    }
+    adaptive: Mapping[Any, Any] = {
+        F.adaptive_max_pool1d: F.adaptive_avg_pool1d,
+        F.adaptive_max_pool2d: F.adaptive_avg_pool2d,
+        F.adaptive_max_pool3d: F.adaptive_avg_pool3d,
+    }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Replace max pooling by the mean over the same windows."""
+        if func in self.adaptive:
+            given = {**dict(zip(("input", "output_size"), args, strict=False)), **(kwargs or {})}
+            return self.adaptive[func](given["input"], given["output_size"])
         if func not in self.means:
             return func(*args, **(kwargs or {}))
         names = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
         given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        given = {key: given[key] for key in names if key in given and key != "dilation"}
+        given = {key: given[key] for key in names if key in given}
         given["stride"] = given.get("stride") or given["kernel_size"]
-        return self.means[func](**given)
+        dilation = given.pop("dilation", 1)
+        if set(_each(dilation, 1)) == {1}:
+            return self.means[func](**given)
+        convolve = self.convolutions[func]
+        return _dilated_mean(convolve, func(*args, **(kwargs or {})).shape, given, dilation)
+
+
+def _each(value: int | Sequence[int], dims: int) -> list[int]:
+    """Return an argument of pooling as one number per dimension."""
+    values = [value] if isinstance(value, int) else list(value)
+    return values * dims if len(values) == 1 else values
+
+
+def _dilated_mean(
+    convolve: Callable[..., Tensor], shape: Sequence[int], given: Mapping[str, Any], dilation: Any
+) -> Tensor:
+    """Return the mean over windows with gaps, as a convolution of each channel with ones.
+
+    Args:
+        convolve: for the number of dimensions.
+        shape: that max pooling returns; it decides how far `ceil_mode` extends the input.
+        given: the other arguments of max pooling.
+        dilation: distance between the inputs of a window.
+    """
+    x, dims = given["input"], CONVOLUTIONS[convolve]
+    names = (given["kernel_size"], given["stride"], given.get("padding", 0), dilation)
+    kernel, stride, padding, gaps = (_each(value, dims) for value in names)
+    pads: list[int] = []  # from the last dimension to the first
+    for d in reversed(range(dims)):
+        needed = (shape[d - dims] - 1) * stride[d] + gaps[d] * (kernel[d] - 1) + 1
+        size = x.shape[d - dims] + padding[d]
+        pads += [padding[d], max(needed - size, 0)]
+    channels = x.shape[-dims - 1]
+    ones = x.new_full((channels, 1, *kernel), 1 / math.prod(kernel))
+    return convolve(F.pad(x, pads), ones, None, stride, 0, gaps, channels)
 
 
 @contextmanager

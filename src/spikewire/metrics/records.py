@@ -120,8 +120,8 @@ class Measurement:
         firing: One record per spiking layer that emitted spikes, in the order of the model.
         bytes_dense: Size of all parameters as they are.
         bytes_packed: Size of all parameters with pruned weights packed at 16 bits.
-        uncounted: Names of matrices outside convolution and linear layers, whose operations are
-            not counted.
+        uncounted: Names of matrices whose operations are not counted: those outside convolution
+            and linear layers, and those of layers that were not called.
 
     Example:
         >>> found = spikewire.measure(model, images)

@@ -21,7 +21,7 @@ from spikewire.nn.neurons import (
     lif,
     step,
 )
-from spikewire.nn.penalty import RatePenalty
+from spikewire.nn.penalty import RatePenalty, rate_penalty
 from spikewire.nn.recurrent import Cell, LastSteps, LeakyIntegrator, Recurrent
 from spikewire.nn.surrogates import SURROGATES, Surrogate
 from spikewire.nn.synapses import is_spiking, synaptic_layers
@@ -63,6 +63,7 @@ __all__ = [
     "is_spiking",
     "lif",
     "mse_rate",
+    "rate_penalty",
     "scale_to_fire_",
     "step",
     "synaptic_layers",

@@ -7,7 +7,6 @@ A method subclasses `Latent` or `Masked` and declares its hyper-parameters with 
 from spikewire.errors import SpikewireError, TrainingFailed, check
 from spikewire.fields import document, setting
 from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
-from spikewire.pruning.costs import owning_modules
 from spikewire.pruning.first import INITIAL, first_masks
 from spikewire.pruning.layers import Layer, Targets, prunable
 from spikewire.pruning.layerwise import begin_layers_, refill_layers
@@ -15,6 +14,7 @@ from spikewire.pruning.masks import apply_masks, connectivity
 from spikewire.pruning.method import UNITS, Latent, Masked, Method, all_present
 from spikewire.pruning.moments import reset_moments_, warn_of_weight_decay
 from spikewire.pruning.neurons import Neurons
+from spikewire.pruning.owners import owning_modules
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import (
     SCOPES,

@@ -99,24 +99,45 @@ def _require_same_layer(layer: Layer, state: Mapping[str, Any]) -> None:
 def warn_if_missed(pruner: "Pruner") -> None:
     """Warn when the target is not met: the run was cut short, or no masks can meet it."""
     method, step, total = pruner.method, pruner.step, pruner.total_steps
+    rounding = 0.0
     if method.unit in ("", "connectivity"):
-        target, short = pruner.target, step < total
-        actual = pruner.connectivity() if target is not None and short else None
+        target = pruner.target
+        actual = None if target is None else pruner.connectivity()
+        sizes = [layer.weight.numel() for layer in pruner.layers]
+        rounding = len(sizes) / sum(sizes)  # of one synapse per layer
     else:
         free = any(layer.connectivity is None for layer in pruner.layers)
         target = getattr(method, method.unit)
         actual = pruner.uses.actual(pruner.masks()) if free and pruner.uses else None
+        if free and pruner.uses and actual is None:
+            warn_caller(
+                f"{method.name}: finished at step {step} of {total} without a forward pass in "
+                f"training mode that was counted; the target of {_number(target)} {method.unit} "
+                "is not met"
+            )
     if target is None or actual is None:
         return
-    if actual > 1.02 * target:
+    if actual > 1.02 * target + rounding:
         warn_caller(
             f"{method.name}: finished at step {step} of {total}, with {method.unit} "
             f"{_number(actual)}; the target was {_number(target)}"
         )
-    elif actual < 0.98 * target and pruner.connectivity() == 1:
+    elif actual < 0.98 * target:
+        _warn_of_less(pruner, target, actual)
+
+
+def _warn_of_less(pruner: "Pruner", target: float, actual: float) -> None:
+    """Warn when less than the target was met, where the cause is known."""
+    name, unit, present = pruner.method.name, pruner.method.unit, pruner.connectivity()
+    if pruner.uses and (cause := pruner.uses.why_missed()):
         warn_caller(
-            f"{method.name}: nothing is pruned, since the target of {_number(target)} "
-            f"{method.unit} is above the {_number(actual)} of the dense network"
+            f"{name}: {cause}, so the target of {_number(target)} {unit} is not met; "
+            f"connectivity is {_number(present)}"
+        )
+    elif present == 1:
+        warn_caller(
+            f"{name}: nothing is pruned, since the target of {_number(target)} "
+            f"{unit} is above the {_number(actual)} of the dense network"
         )
 
 

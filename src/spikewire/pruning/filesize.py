@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd, _MaxPoolNd
 
 from spikewire.errors import check
+from spikewire.nn.names import named_modules, named_parameters, unwrap
 from spikewire.nn.synapses import NORMS, SYNAPTIC, is_spiking
-from spikewire.pruning.costs import Meter, sharing_modules
 from spikewire.pruning.layers import Layer
+from spikewire.pruning.meter import Meter
+from spikewire.pruning.owners import sharing_modules
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -92,7 +94,7 @@ def file_bytes(model: nn.Module, masks: Mapping[str, Tensor]) -> int:
         model: the network.
         masks: which weights exist, by the names of the weights; all others are dense.
     """
-    weights = dict(model.named_parameters(remove_duplicate=False))
+    weights = named_parameters(model, remove_duplicate=False)
     size = sum(
         len(sharing_modules(model, weights[name])) * int(2 * mask.sum() + position_bytes(mask))
         for name, mask in masks.items()
@@ -124,10 +126,10 @@ def fixed_bytes(model: nn.Module, pruned: Sequence[Tensor], digits: int) -> int:
         digits: those of the size of the file: the header names the place of every array.
     """
     array = ARRAY + 3 * digits - 2  # sizes are smaller than places
-    size = FILE + CLASS * (getattr(model, "classes", None) or 10)
+    size = FILE + CLASS * (getattr(unwrap(model), "classes", None) or 10)
     unbiased = 0  # outputs of the layer before, where it has no bias yet
     module: Any
-    for name, module in model.named_modules():
+    for name, module in named_modules(model):
         biases = 0
         if isinstance(module, SYNAPTIC):
             weight: Any = module.weight

@@ -19,9 +19,9 @@ from spikewire.pruning.checks import (
     unwrap_optimizer,
     warn_if_missed,
 )
-from spikewire.pruning.costs import Meter
 from spikewire.pruning.editing import keep_edits
 from spikewire.pruning.layers import Layer, Targets, find_layers, managed
+from spikewire.pruning.meter import Meter
 from spikewire.pruning.skipped import warn_of_skipped
 from spikewire.pruning.statistics import MaskCounter
 from spikewire.pruning.steps import Steps
@@ -84,10 +84,12 @@ class Pruner:
             self._counter = MaskCounter(self._masks())
             self._hooks = self._steps.register()
             managed.update(dict.fromkeys([layer.weight for layer in self.layers], True))
-        except BaseException:
+            warn_of_skipped(method.name, self.skipped)
+        except BaseException:  # also a warning, where warnings are errors
+            if self._steps.originals:
+                self._steps.undo_first()
             self.detach()
             raise
-        warn_of_skipped(method.name, self.skipped)
 
     def __repr__(self) -> str:
         state = f"step {self.step} of {self.total_steps}"
@@ -194,11 +196,12 @@ class Pruner:
         self.method.show_(self.layers)
         final = self.masks()
         require_alive(self, final)
-        self._final = final
-        warn_if_missed(self)
-        optimizers = self.optimizers
-        self.detach()
-        self._after_finish = self._keep_or_warn(model, optimizers, keep_masks)
+        self._final, optimizers = final, self.optimizers
+        try:
+            warn_if_missed(self)
+        finally:  # also where warnings are errors
+            self.detach()
+            self._after_finish = self._keep_or_warn(model, optimizers, keep_masks)
         return self.masks()
 
     def _keep_or_warn(

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, distributed, nn
 
 from spikewire.nn.synapses import SYNAPTIC
-from spikewire.pruning.costs import ForwardHooks, Meter, Named
+from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
+from spikewire.pruning.meter import Meter
 from spikewire.pruning.neurons import Flow, Neurons
 
 if TYPE_CHECKING:

@@ -1,7 +1,15 @@
 """Targets in the unit that is paid for: weights, synapses, synaptic operations or bytes.
 
 A unit gives every weight a cost; a method keeps the weights of highest ``strength / cost^price``
-that the target pays for, with one threshold over all layers.
+that the target pays for, with one threshold over all layers. A meter measures the costs of now:
+
+===========  ======================================================================  =============
+unit         a weight costs                                                          target
+===========  ======================================================================  =============
+synapses     the positions at which it is applied                                    fraction
+synops       the spikes per image that reach it, over all positions and time steps   per image
+bytes        two bytes for its value, and what its position takes in a packed file   size of file
+===========  ======================================================================  =============
 """
 
 from collections.abc import Callable, Sequence
@@ -12,13 +20,17 @@ import torch
 from torch import Tensor
 
 from spikewire.fields import setting
+from spikewire.pruning.filesize import Bytes
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import METERS
+from spikewire.pruning.meter import Meter
 from spikewire.pruning.method import UNITS, Method
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import select_masks, target_count, top_k_mask
 from spikewire.pruning.spending import cost_of, dense_cost, masks_within
+from spikewire.pruning.synapses import Synapses
+from spikewire.pruning.synops import SynOps
 
+METERS: dict[str, type[Meter]] = {"synapses": Synapses, "synops": SynOps, "bytes": Bytes}
 LEAST_PRICE = 1e-3  # of the mean cost of a weight: what is free is not infinitely attractive
 
 Schedule = Callable[[Any], Any]  # of a fraction: a float, or a 0-d tensor where a GPU computed it
@@ -138,9 +150,11 @@ class _Competition:
         spent = sum(cost_of(mask, costs[i]) for i, mask in found.items())
         prices = self._prices(costs, total)
         groups = [[i] for i in rivals] if self.scope == "layer" else [rivals] if rivals else []
+        left, part = total * fraction - spent, fraction
+        if found and rivals:  # layers alone divide what the layers with their own leave
+            part = left / torch.stack([dense[i] for i in rivals]).sum()
         for group in groups:
-            size = dense[group[0]] if self.scope == "layer" else total
-            budget = size * fraction - (0 if self.scope == "layer" else spent)
+            budget = dense[group[0]] * part if self.scope == "layer" else left
             chosen = masks_within(
                 [_divide(scores[i], prices[i]) for i in group],
                 [costs[i] for i in group],

@@ -10,8 +10,10 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from spikewire.nn.calls import Calls
 from spikewire.nn.synapses import is_spiking
-from spikewire.pruning.costs import ForwardHooks, Meter, ModelHook, Named
+from spikewire.pruning.hooks import ForwardHooks, ModelHook, Named
 from spikewire.pruning.layers import Layer
+from spikewire.pruning.meter import Meter
+from spikewire.pruning.passes import in_backward
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -54,10 +56,13 @@ class OnePass(Meter):
         return not self.hooks.handles
 
     def _fire(self, layer: Named, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
-        self.calls.fire(module)
+        if not in_backward():
+            self.calls.fire(module)
 
     def see(self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         """Note what a weight is used for in this call."""
+        if in_backward():
+            return
         self.calls.add(module, self.cost_of_call(layer, module, inputs, output))
 
     def cost_of_call(

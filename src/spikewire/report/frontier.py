@@ -15,8 +15,8 @@ from spikewire.report.groups import (
     Group,
     final_accuracy,
     final_metrics,
+    final_repetitions,
     group_by,
-    repetitions,
     setting,
 )
 from spikewire.report.marks import set_mark
@@ -24,14 +24,13 @@ from spikewire.report.plot import Plot
 from spikewire.report.published import DENSE, marker_of, published_in
 from spikewire.report.runs import Run, usable
 from spikewire.report.style import WIDTH, Theme, style_of
-from spikewire.runs import rows
 from spikewire.text import amount
 
 AXES = {  # labels; those that end in % are fractions
     "connectivity": "connectivity of weights, %",
     "synapses": "synapses present, %",
     "synops": "synaptic operations per image",
-    "bytes": "packed weights, bytes",
+    "bytes": "packed file, bytes",
 }
 MAX_JOINED = 12  # points that a line may join; more are a cloud
 
@@ -70,7 +69,7 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
         >>> save_figures([plot_frontier(find(["runs"]))], "figures")
     """
     check_word("unit", unit, AXES)
-    good = [run for run in usable(runs) if in_unit(run, unit) is not None]
+    good = [run for run in usable(runs) if run.in_unit(unit) is not None]
     panels = group_by(good, setting("dataset"))
     if not good:
         return None
@@ -82,24 +81,19 @@ def plot_frontier(runs: Sequence[Run], unit: str = "connectivity") -> Plot | Non
         all_axes[-1].set_xlabel(AXES[unit])
 
     size = (WIDTH, sum(4.8 if published_in(unit, dataset) else 4.0 for dataset in panels))
-    data = [final_metrics(run) | {name: in_unit(run, name) for name in AXES} for run in good]
+    data = [final_metrics(run) | {name: run.in_unit(name) for name in AXES} for run in good]
     key = "frontier" if unit == "connectivity" else f"frontier-{unit}"
     name = "SynOps" if unit == "synops" else unit
     return Plot(key, f"Accuracy against {name}", _caption(panels, unit), draw, data, size)
 
 
-def in_unit(run: Run, unit: str) -> float | None:
-    """Return what a run has of a unit after its last epoch; None where it was not measured."""
-    return rows.in_unit({**run.last, "measured": run.measured}, unit)
-
-
 def _caption(panels: dict[str, list[Run]], unit: str) -> str:
     """Return a caption that mentions only what these panels show."""
     runs = [run for members in panels.values() for run in members]
-    repeated = len({run.recipe for run in runs}) < len(runs)
-    over_seeds = ", mean and standard deviation over seeds" * repeated
+    averaged = any(len(group.runs) > 1 for group in final_repetitions(runs))
+    over_seeds = ", mean and standard deviation over seeds" * averaged
     parts = [f"Each marker is the last epoch{over_seeds}; up and to the left is better."]
-    if any(len(repetitions(members)) > 1 for members in panels.values()):
+    if any(len(final_repetitions(members)) > 1 for members in panels.values()):
         parts.append("The grey band is the Pareto front: the best accuracy at that cost or less.")
     if any(dataset in DENSE for dataset in panels) or "dense" in map(setting("method"), runs):
         parts.append("The horizontal line is the dense network: a run on it has lost no accuracy.")
@@ -122,12 +116,12 @@ def _caption(panels: dict[str, list[Run]], unit: str) -> str:
 
 def points_in(runs: Sequence[Run], unit: str) -> list[Point]:
     """Return the means over seeds in the units of the axes."""
-    return [_point(group, unit) for group in repetitions(runs)]
+    return [_point(group, unit) for group in final_repetitions(runs)]
 
 
 def _point(group: Group, unit: str) -> Point:
     scale = 100 if AXES[unit].endswith("%") else 1
-    used = group.mean(lambda run: in_unit(run, unit)) or 0.0
+    used = group.mean(lambda run: run.in_unit(unit)) or 0.0
     error = group.deviation(final_accuracy)
     text = group.describe()
     if unit != "connectivity":
@@ -229,10 +223,11 @@ def _draw_line(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _draw_dense(axes: Axes, dataset: str, runs: list[Run]) -> None:
-    accuracies = [100 * run.last["accuracy"] for run in runs]
+    counted = [run for group in final_repetitions(runs) for run in group.runs]
+    accuracies = [100 * run.last["accuracy"] for run in counted]
     level = fmean(accuracies) if accuracies else DENSE.get(dataset)
     if level is None:
         return
     label, style = "dense" if runs else "dense, published", style_of("dense")
     line = axes.axhline(level, color=style.colour, lw=1.2, ls=style.dash, label=label)
-    set_mark(line, f"{label}: accuracy {level:.2f}%", runs)
+    set_mark(line, f"{label}: accuracy {level:.2f}%", counted)

@@ -1,7 +1,7 @@
 """Groups of runs: by a setting, and repetitions with another seed, with their mean and spread."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import fmean, stdev
 
@@ -17,10 +17,12 @@ class Group:
     """Runs that differ by their seed only.
 
     Args:
-        runs: The runs, at least one; all can be drawn.
+        runs: The runs, at least one, and one per seed; all can be drawn.
+        repeated: Other runs of these seeds, which are in no mean.
     """
 
     runs: tuple[Run, ...]
+    repeated: tuple[Run, ...] = ()
 
     @property
     def first(self) -> Run:
@@ -36,6 +38,12 @@ class Group:
     def label(self) -> str:
         """Method and target or penalty."""
         return self.first.label
+
+    @property
+    def left_out(self) -> str:
+        """Text that says how many repeated runs are not in the means; empty if there are none."""
+        count = len(self.repeated)
+        return f", without {count} repeated run{'s' * (count > 1)}" if count else ""
 
     def values(self, value: Value) -> list[float]:
         """Return the values of the runs that have one."""
@@ -59,7 +67,7 @@ class Group:
         error = "" if spread is None else f" ± {100 * spread:.2f}"
         connectivity = percent(self.mean(final_connectivity) or 0.0)
         return (
-            f"{self.label} · {identify(self.runs)}\n"
+            f"{self.label} · {identify(self.runs)}{self.left_out}\n"
             f"accuracy {percent(accuracy or 0.0)}{error} · connectivity {connectivity}"
         )
 
@@ -73,11 +81,43 @@ def identify(runs: Sequence[Run]) -> str:
 
 
 def repetitions(runs: Sequence[Run]) -> list[Group]:
-    """Return one group per recipe, in the order of its first run."""
+    """Return one group per recipe, in the order of its first run.
+
+    A seed counts once: of several runs of one seed, the latest finished one is in the means.
+    """
     found: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         found.setdefault(run.recipe, []).append(run)
-    return [Group(tuple(members)) for members in found.values()]
+    return [_one_per_seed(members) for members in found.values()]
+
+
+def _one_per_seed(runs: Sequence[Run]) -> Group:
+    latest: dict[int | None, Run] = {}
+    for run in runs:
+        other = latest.setdefault(run.seed, run)
+        if _recency(run) > _recency(other):
+            latest[run.seed] = run
+    others = tuple(run for run in runs if latest[run.seed] is not run)
+    return Group(tuple(latest.values()), others)
+
+
+def _recency(run: Run) -> tuple[bool, float, int]:
+    """Return what orders the runs of one seed: the latest finished one, else the longest."""
+    return run.complete, run.ended, len(run.history)
+
+
+def final_repetitions(runs: Sequence[Run]) -> list[Group]:
+    """Return one group per recipe, without its unfinished runs where others are finished.
+
+    A mean of last epochs would otherwise mix the end of training with its middle.
+    """
+    groups = repetitions(runs)
+    return [replace(group, runs=tuple(finished_if_any(group.runs))) for group in groups]
+
+
+def finished_if_any(runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the finished runs, or all if none is finished."""
+    return [run for run in runs if run.complete] or runs
 
 
 def opacities(groups: Sequence[Group]) -> list[float]:

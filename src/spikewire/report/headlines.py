@@ -7,6 +7,7 @@ from spikewire.report.groups import (
     Group,
     final_accuracy,
     final_connectivity,
+    finished_if_any,
     group_by,
     repetitions,
     setting,
@@ -21,7 +22,8 @@ NEAR = 0.02  # accuracy that the sparsest setting may be below the best
 def cards(runs: Sequence[Run]) -> list[Card]:
     """Return the headlines of means over seeds; with several data sets, those of each.
 
-    Of equal settings, the one of higher accuracy is shown, and of equal accuracies the sparser one.
+    Finished runs only, where there are any. Of equal settings, the one of higher accuracy is shown,
+    and of equal accuracies the sparser one.
     """
     good = [run for run in runs if run.usable]
     if not good:
@@ -31,10 +33,11 @@ def cards(runs: Sequence[Run]) -> list[Card]:
         return [
             card
             for dataset, members in datasets.items()
-            for card in _accuracy_cards(repetitions(members), f"{dataset}: ")
+            for card in _accuracy_cards(repetitions(finished_if_any(members)), f"{dataset}: ")
         ]
-    groups = repetitions(good)
-    return _accuracy_cards(groups) + _cost_cards(sparsest(groups), good)
+    shown = finished_if_any(good)
+    groups = repetitions(shown)
+    return _accuracy_cards(groups) + _cost_cards(sparsest(groups), shown)
 
 
 def best(groups: Sequence[Group]) -> Group:
@@ -78,9 +81,10 @@ def _shown_accuracy(group: Group) -> str:
 
 def _source(group: Group) -> str:
     """Return what a headline is about: a run, or a setting and its number of seeds."""
+    state = "" if all(run.finished for run in group.runs) else ", unfinished"
     if len(group.runs) == 1:
-        return group.first.name
-    return f"{group.label}, mean of {len(group.runs)} seeds"
+        return group.first.name + state
+    return f"{group.label}, mean of {len(group.runs)} seeds{state}"
 
 
 def _cost_cards(group: Group, runs: Sequence[Run]) -> list[Card]:
@@ -91,16 +95,17 @@ def _cost_cards(group: Group, runs: Sequence[Run]) -> list[Card]:
     def mean(of: Group, *keys: str) -> float:
         return of.mean(lambda run: sum(run.measured[key] for key in keys)) or 0.0
 
-    twins = tuple(run for run in dense_twins(group.first, runs) if run.measured)
+    dense = repetitions([run for run in dense_twins(group.first, runs) if run.measured])
+    twins = tuple(run for found in dense for run in found.runs)
     compared = (
         f"{mean(Group(twins), 'synops', 'macs'):,.0f} in the dense network"
         if twins
         else f"{mean(group, 'dense'):,.0f} with all weights and all inputs active"
     )
     used = f"{mean(group, 'synops', 'macs'):,.0f}"
-    packed, unpacked = (size(round(mean(group, key))) for key in ("bytes_packed", "bytes_dense"))
-    beside = f"{unpacked} unpacked, with all weights; both without the header of a file"
+    packed = size(round(group.mean(lambda run: run.in_unit("bytes")) or 0.0))
+    unpacked = f"{size(round(mean(group, 'bytes_dense')))} of unpacked parameters, with all weights"
     return [
         (f"operations per image of {group.label}", used, compared),
-        (f"packed size of {group.label}", packed, beside),
+        (f"packed file of {group.label}", packed, unpacked),
     ]

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from spikewire.report.axes import set_legend_above, set_log_scale
 from spikewire.report.groups import (
     Group,
+    final_repetitions,
     group_by,
     identify,
     opacities,
-    repetitions,
     setting,
 )
 from spikewire.report.marks import set_mark
@@ -36,7 +36,9 @@ def plot_layers(runs: Sequence[Run]) -> Plot | None:
     """
     good = [run for run in usable(runs) if run.last.get("layers")]
     models = group_by(good, setting("model"))
-    panels = {model: spread(repetitions(members), MAX_BARS) for model, members in models.items()}
+    panels = {
+        model: spread(final_repetitions(members), MAX_BARS) for model, members in models.items()
+    }
     if not good:
         return None
     bars = [sum(len(group.first.last["layers"]) for group in shown) for shown in panels.values()]

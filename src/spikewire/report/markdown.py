@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from spikewire.report.groups import repetitions
+from spikewire.report.groups import final_repetitions
 from spikewire.report.headlines import cards
 from spikewire.report.runs import Run
-from spikewire.report.table import COLUMNS, MEANS, Column, format_value
+from spikewire.report.table import MEANS, Column, format_value, run_columns
 
 
 def build(runs: Sequence[Run], title: str = "Runs") -> str:
@@ -22,10 +22,10 @@ def build(runs: Sequence[Run], title: str = "Runs") -> str:
     """
     lines = [f"# {_escape(title)}", ""]
     lines += [f"- {what}: **{figure}** ({_escape(more)})" for what, figure, more in cards(runs)]
-    groups = repetitions([run for run in runs if run.usable])
+    groups = final_repetitions([run for run in runs if run.usable])
     if any(len(group.runs) > 1 for group in groups):
         lines += ["", "## Mean over seeds", "", *_table(MEANS, groups)]
-    lines += ["", "## Runs", "", *_table(COLUMNS, runs)]
+    lines += ["", "## Runs", "", *_table(run_columns(groups), runs)]
     lines += ["", "## Commands", ""]
     for run in runs:
         lines += [f"- {_escape(run.name)}: {_code_span(run.command)}"]

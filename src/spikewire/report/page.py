@@ -9,12 +9,12 @@ from spikewire.report.choice import MAX_SHOWN, shown_runs
 from spikewire.report.elements import details, figure_element, table_element
 from spikewire.report.figures import OVERVIEW, inside_plots
 from spikewire.report.frontier import AXES, plot_frontier
-from spikewire.report.groups import repetitions
+from spikewire.report.groups import final_repetitions
 from spikewire.report.headlines import cards
 from spikewire.report.marks import Numbers, number_runs
 from spikewire.report.plot import Plot
 from spikewire.report.runs import Run
-from spikewire.report.table import COLUMNS, MEANS
+from spikewire.report.table import MEANS, run_columns
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 NO_FIGURES = "<p>No run has finished an epoch yet.</p>"
@@ -94,7 +94,7 @@ def _cards(runs: Sequence[Run]) -> str:
 
 def _tables(runs: Sequence[Run], numbers: Numbers) -> str:
     """Return the filter, which acts on the whole page, and the two tables as tabs."""
-    groups = repetitions([run for run in runs if run.usable])
+    groups = final_repetitions([run for run in runs if run.usable])
     means = [([numbers[str(run.path)] for run in group.runs], "", group) for group in groups]
     every = [([i], run.state, run) for i, run in enumerate(runs)]
     first = "means" if any(len(group.runs) > 1 for group in groups) else "runs"
@@ -111,7 +111,7 @@ placeholder="Filter tables and figures: gradr seed=1 …"></label>
 <div class="tabs" role="tablist">{tabs}<span></span>
 <button type="button" class="link" id="table-csv">CSV</button></div>
 {table_element("means", MEANS, means, hidden=first != "means")}
-{table_element("runs", COLUMNS, every, hidden=first != "runs")}"""
+{table_element("runs", run_columns(groups), every, hidden=first != "runs")}"""
 
 
 def _overview(runs: Sequence[Run], numbers: Numbers, unit: str) -> str:

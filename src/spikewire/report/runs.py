@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from spikewire.config import Config, settings
 from spikewire.errors import SpikewireError
 from spikewire.runs.environment import read_environment
-from spikewire.runs.names import CONFIG, ENV, METRICS, SNAPSHOTS, TRACES
-from spikewire.runs.rows import check_rows, problem_of
+from spikewire.runs.names import CONFIG, ENV, METRICS, MODEL, SNAPSHOTS, TRACES
+from spikewire.runs.rows import check_rows, in_unit, problem_of
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.snapshots import Snapshots
 from spikewire.runs.traces import Traces
@@ -35,6 +35,7 @@ class Run:
         traces: Distributions over training; None if there are none, or if they cannot be read.
         snapshots: Pictures of the network; None if there are none, or if they cannot be read.
         finished: Whether the trained network was written.
+        ended: When it was written, in seconds since 1970; 0 if it was not.
         problem: Why parts of the run are missing, in one line; empty if none is.
     """
 
@@ -45,6 +46,7 @@ class Run:
     traces: Traces | None = None
     snapshots: Snapshots | None = None
     finished: bool = False
+    ended: float = 0.0
     problem: str = ""
 
     @property
@@ -54,10 +56,12 @@ class Run:
 
     @property
     def last(self) -> dict[str, Any]:
-        """Metrics of the last epoch, with the accuracy of the last epoch that was tested."""
-        rows = (row.get("accuracy") for row in reversed(self.history))
-        tested = (accuracy for accuracy in rows if accuracy is not None)
-        return {**self.history[-1], "accuracy": next(tested, None)} if self.history else {}
+        """Metrics of the last epoch that was tested, else of the last epoch.
+
+        All are of one epoch; a finished run is tested at its last.
+        """
+        tested = (row for row in reversed(self.history) if row.get("accuracy") is not None)
+        return next(tested, self.history[-1] if self.history else {})
 
     @property
     def curve(self) -> list[dict[str, Any]]:
@@ -73,9 +77,26 @@ class Run:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """Costs and firing rates of the last epoch at which they were measured."""
-        found = (row["measured"] for row in reversed(self.history) if row.get("measured"))
-        return next(found, {})
+        """Costs and firing rates of the epoch of `last`; empty if that was not measured.
+
+        A finished run is measured at its last epoch.
+        """
+        return self.last.get("measured") or {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run is finished and has the metrics of its last epoch."""
+        last = self.history[-1]["epoch"] if self.history else 0
+        return self.finished and self.config is not None and last >= self.config.epochs
+
+    def in_unit(self, unit: str) -> float | None:
+        """Return what the run has of a unit at the epoch of `last`; None if not measured then.
+
+        Args:
+            unit: ``"connectivity"``, ``"synapses"``, ``"synops"`` or ``"bytes"``: the size of the
+                packed file with its header, see `spikewire.runs.rows.in_unit`.
+        """
+        return in_unit(self.last, unit)
 
     @property
     def usable(self) -> bool:
@@ -152,10 +173,14 @@ def load(path: str | Path) -> Run:
     run, folder, problems = Run(Path(path)), RunDir(path), []
     with _noted(problems):
         run.config = RunDir.open(run.path).config()
+    with _noted(problems):  # before the metrics, whose last row is written earlier
+        run.finished = folder.finished
+        run.ended = (run.path / MODEL).stat().st_mtime if run.finished else 0.0
     with _noted(problems):
         rows = folder.history()
         run.history = [row for row in rows if not problem_of(row)]
         check_rows(rows)
+        _check_end(run)
     with _noted(problems):
         run.env = read_environment(run.path / ENV)
     with _noted(problems, TRACES):
@@ -164,9 +189,18 @@ def load(path: str | Path) -> Run:
     with _noted(problems, SNAPSHOTS):
         arrays = folder.load_snapshots()
         run.snapshots = Snapshots.of(arrays) if arrays is not None else None
-    run.finished = folder.finished
     run.problem = "; ".join(problems)
     return run
+
+
+def _check_end(run: Run) -> None:
+    """Raise if a finished run lacks the metrics of its last epoch."""
+    if run.finished and run.config is not None and not run.complete:
+        last = run.history[-1]["epoch"] if run.history else 0
+        raise SpikewireError(
+            f"{METRICS}: ends at epoch {last} of {run.config.epochs}, but the run is finished; "
+            "lines are missing or damaged"
+        )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The columns of the two tables: one row per run, and one row per setting with means over seeds."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -38,6 +38,12 @@ def _measured(key: str, divisor: float = 1) -> Callable[[Run], Any]:
     return value
 
 
+def _kilobytes(run: Run) -> float | None:
+    """Return the size of the packed file in kB."""
+    size = run.in_unit("bytes")
+    return None if size is None else size / 1e3
+
+
 def _seconds(run: Run) -> float | None:
     return sum(row["seconds"] for row in run.history) if run.history else None
 
@@ -45,7 +51,7 @@ def _seconds(run: Run) -> float | None:
 METHOD = Column("method", "pruning method", "word", lambda run: run.config and run.config.method)
 SETTING = Column("setting", "target or penalty", "word", lambda run: run.setting or None)
 DATA = Column("data", "data set", "word", lambda run: run.config and run.config.dataset)
-ACCURACY = Column("accuracy", "test set, last epoch", "fraction", final_accuracy)
+ACCURACY = Column("accuracy", "test set, last epoch that was tested", "fraction", final_accuracy)
 CONNECTIVITY = Column("connectivity", "fraction of weights present", "fraction", final_connectivity)
 COSTS = (
     Column(
@@ -70,8 +76,15 @@ COSTS = (
     Column("MACs", "multiply-accumulates per image", "count", _measured("macs")),
     Column("energy, nJ", "arithmetic per image", "number", _measured("compute_pj", 1e3)),
     Column("silent", "fraction of neurons that never fire", "fraction", _measured("silent")),
-    Column("size, kB", "packed weights", "number", _measured("bytes_packed", 1e3)),
+    Column("size, kB", "packed file of 16-bit weights, header included", "number", _kilobytes),
     Column("time, s", "training", "number", _seconds),
+)
+
+STATE = Column(
+    "state",
+    "finished, unfinished or damaged; repeated: its seed has a later run, which the means count",
+    "word",
+    lambda run: run.state,
 )
 
 # accuracy and connectivity come first: a phone shows about three columns
@@ -83,9 +96,23 @@ COLUMNS = (
     SETTING,
     Column("seed", "seed of the random numbers", "count", lambda run: run.seed),
     DATA,
-    Column("state", "finished, unfinished or damaged", "word", lambda run: run.state),
+    STATE,
     *COSTS,
 )
+
+
+def run_columns(groups: Iterable[Group]) -> tuple[Column, ...]:
+    """Return the columns of the table of runs, in which the runs that no mean counts are marked.
+
+    Args:
+        groups: The groups whose means are shown.
+    """
+    repeated = {run.path for group in groups for run in group.repeated}
+
+    def state(run: Run) -> str:
+        return f"{run.state}, repeated" if run.path in repeated else run.state
+
+    return tuple(replace(c, value=state) if c is STATE else c for c in COLUMNS)
 
 
 def _of_first(column: Column) -> Column:

@@ -73,7 +73,8 @@ def _caption(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     penalties = {run.setting for run in runs if run.setting.startswith("α")}
     parts = [
         "Test accuracy (top) and fraction of synapses present (bottom, logarithmic) per epoch.",
-        "Lines are means over seeds, bands one standard deviation." * (len(groups) < len(runs)),
+        "Lines are means over seeds, bands one standard deviation."
+        * any(len(group.runs) > 1 for group in groups),
         "Of the lines of one method, the paler ones have fewer synapses."
         * (len({group.method for group in groups}) < len(groups)),
         "A larger penalty α prunes faster." if len(penalties) > 1 else "",

@@ -121,6 +121,8 @@ class RunDir:
         with io_errors(run.path):
             if not run.path.exists():
                 make_folder(run.path)
+            if run.path.is_file():
+                raise SpikewireError(f"{path}: is a file; --out must be a directory")
             if not is_vacant(run.path):
                 if (who := holder(run.path)) is not None:
                     raise SpikewireError(f"{path}: another training is running there{who}")

@@ -1,6 +1,7 @@
 """Builders of what a config names: device, network, optimizer, batches, autocast."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +12,13 @@ from spikewire import data as datasets
 from spikewire import plasticity
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches, Dataset, StreamedBatches
-from spikewire.data.reference import call_function, errors_of_file, is_python, named_path
+from spikewire.data.reference import (
+    call_function,
+    errors_from_file,
+    errors_of_file,
+    is_python,
+    named_path,
+)
 from spikewire.distributed import ALONE, Ranks
 from spikewire.errors import check
 from spikewire.metrics.counting import preserve_state, reset_neurons_
@@ -128,6 +135,12 @@ def try_model(config: Config, model: nn.Module, images: Tensor, data: AnyDataset
     samples, classes = few.shape[int(data.temporal)], len(data.classes)
     allowed = f"[time, {samples}, {classes}] or [{samples}, {classes}] for {samples} samples"
     check(shape[1:] == (samples, classes), "model: shape of its output", shape, allowed)
+
+
+def errors_of_model(config: Config) -> AbstractContextManager[None]:
+    """Let an error in the code of the user's own network be one line; others pass unchanged."""
+    path = named_path(config.model) if is_python(config.model) else None
+    return nullcontext() if path is None else errors_from_file("model", path)
 
 
 def _named_model(config: Config, data: AnyDataset) -> Spiking:

@@ -20,6 +20,7 @@ from spikewire.runs.rundir import RunDir
 from spikewire.train.build import (
     autocast,
     choose_device,
+    errors_of_model,
     forward_of,
     load_data,
     test_batches,
@@ -92,7 +93,7 @@ def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Sco
     def loss(output: Tensor, labels: Tensor) -> Tensor:
         return LOSSES[config.loss](output, labels, config.rate_scale, 0.0)
 
-    with autocast(config, device):
+    with autocast(config, device), errors_of_model(config):
         batches = test_batches(config, data, device)
         accuracy, mean_loss = evaluate(forward_of(model), batches, loss)
     if not masks:

@@ -17,7 +17,7 @@ from spikewire.data import AnyDataset
 from spikewire.distributed import process_group
 from spikewire.pruning.masks import connectivity, layer_rows, totals
 from spikewire.runs.rundir import RunDir
-from spikewire.train.build import autocast
+from spikewire.train.build import autocast, errors_of_model
 from spikewire.train.evaluate import evaluate
 from spikewire.train.finite import require_finite
 from spikewire.train.resume import load_history, load_traces, open_run
@@ -115,7 +115,8 @@ def fit(
         if resume and run:
             count = ranks.broadcast(lambda: RunDir.open(run).thread_count(config.threads))
         with threads(count):
-            training = prepare(config, data, fresh=not resume, ranks=ranks)
+            with errors_of_model(config):
+                training = prepare(config, data, fresh=not resume, ranks=ranks)
             if ranks.alone and received.first is not None:
                 raise Interrupted(received.first)  # before anything is written
             with open_run(training, run, resume) as folder:
@@ -136,7 +137,8 @@ def train(
             if train_epoch(training, progress, received):
                 stop(training, folder, received)
             last = training.position.epoch + 1 == config.epochs
-            row, masks = end_epoch(training, telemetry, last)
+            with errors_of_model(config):
+                row, masks = end_epoch(training, telemetry, last)
             require_finite(training)  # again: finish() and the mean of the weights change them
             history.append(row)
             save_row(folder, row, telemetry)
@@ -173,7 +175,9 @@ def train_epoch(training: Training, progress: Progress, received: Received) -> b
     training.model.train()
     batches = training.train.epoch(position.epoch, position.batch, training.ranks.part)
     for images, labels in batches:
-        position.loss_sum = position.loss_sum + training.step(images, labels).double()
+        with errors_of_model(training.config):
+            loss = training.step(images, labels)
+        position.loss_sum = position.loss_sum + loss.double()
         position.seconds = time.perf_counter() - start
         if training.steps % look_every == 0 and not math.isfinite(position.loss_sum):
             require_finite(training)

@@ -5,7 +5,8 @@ number, so a resumed run ends with the same bits as an uninterrupted one.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -24,9 +25,10 @@ from spikewire.metrics.counting import reset_neurons_
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Spiking
 from spikewire.nn.losses import LOSSES, logits
+from spikewire.nn.penalty import rate_penalty
 from spikewire.plasticity import Plastic
 from spikewire.pruning import Pruner
-from spikewire.pruning.meter import SynOps
+from spikewire.pruning.synops import SynOps
 from spikewire.schedules import RATES
 from spikewire.train import distillation
 from spikewire.train.averaging import WeightAverage
@@ -179,7 +181,8 @@ class Training:
         if self.teacher:
             distilled = self.distillation_loss(images, output)
             loss = torch.lerp(loss, distilled, self.config.teacher_weight)
-        loss, self.any_stop = self.gradients.backward(loss, self.stop)
+        penalty = rate_penalty(self.model)
+        loss, self.any_stop = self.gradients.backward(loss, self.stop, penalty)
         return loss
 
     def learn_locally(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -196,9 +199,8 @@ class Training:
             self.average.install_(masks)
             self.set_time_steps(self.config.time_steps)
             epoch = self.train.epoch(self.position.epoch, part=self.ranks.part)
-            with autocast(self.config, self.device):
+            with autocast(self.config, self.device), _reset_before_batches(self.model):
                 update_bn(islice(epoch, BN_BATCHES), self.model)
-                reset_neurons_(self.model)
             self.gradients.average_statistics_()
         return masks
 
@@ -255,6 +257,17 @@ class Training:
         torch.set_rng_state(rng["cpu"])
         if self.device.type == "cuda" and rng["cuda"] is not None:
             torch.cuda.set_rng_state(rng["cuda"], self.device)
+
+
+@contextmanager
+def _reset_before_batches(model: nn.Module) -> Iterator[None]:
+    """Reset neurons that keep their state before every forward pass inside, and at the end."""
+    handle = model.register_forward_pre_hook(lambda module, _: reset_neurons_(module))
+    try:
+        yield
+    finally:
+        handle.remove()
+        reset_neurons_(model)
 
 
 def prepare(

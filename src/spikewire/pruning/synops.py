@@ -1,0 +1,204 @@
+"""The meter of synaptic operations: the spikes per image that reach a weight."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from spikewire.nn.names import unwrap
+from spikewire.pruning.costs import uses_per_weight
+from spikewire.pruning.hooks import ForwardHooks, Named
+from spikewire.pruning.layers import Layer
+from spikewire.pruning.meter import Meter
+from spikewire.pruning.owners import unpruned_layers
+from spikewire.pruning.passes import Passes, in_backward, remove_copied_pass_hooks
+from spikewire.pruning.spacing import evenly_spaced
+from spikewire.pruning.spending import cost_of
+
+if TYPE_CHECKING:
+    from spikewire.pruning.pruner import Pruner
+
+FRAMES = 256  # frames of a layer's input that are counted per step, evenly spaced
+COUNTED = 256  # steps of a run in which spikes are counted, at least
+SELDOM = 16  # steps between two of them, at most
+SILENT = 1e-3  # uses of weights per image: no spike in about a thousand images
+APPROACH = 0.1  # part of the way to a new fraction that one selection takes
+MOST = 64  # spikes that shortcuts may add to one number
+PARTS = 20  # of a run: the running mean reaches back about one of them
+LEAST_WEIGHT, MOST_WEIGHT = 0.1, 0.5  # of a counted step in the running mean
+
+
+class SynOps(Meter):
+    """The synaptic operations of each weight per image: the spikes that reach it.
+
+    Spikes are counted in the forward passes of training, in evenly spaced frames, at one of up to
+    16 steps, and averaged over images: ``sums <- (1 - a) sums + those of a step``. The mean reaches
+    back about 1 / a counted steps. While the network changes this is a lag, so a follows from the
+    n steps of the run that are counted: ``a = clip(20 / n, 0.1, 0.5)``, a twentieth of a short run.
+
+    A spike that dropout has scaled counts as its value, so that the mean is that of the network
+    without dropout, and a sum of n spikes, as shortcuts make it, counts as n. A call of a layer
+    with other inputs, such as an image or averages, makes no synaptic operations but
+    multiply-accumulates: it costs nothing here. A network with an attribute `time_steps` that is
+    trained with fewer of them than it was attached with is counted as if it had all. Operations of
+    layers that are not pruned are subtracted from the target.
+
+    Args:
+        pruner: the pruner; the sums are in its `memory`, costs in ``layer.state["cost"]``.
+
+    Attributes:
+        sum_over_ranks: replaces a tensor by its sum over all ranks and returns it; set by whoever
+            trains with several.
+    """
+
+    capturable = True
+
+    def __init__(self, pruner: "Pruner") -> None:
+        super().__init__(pruner)
+        assert pruner.model is not None
+        model: Any = unwrap(pruner.model)
+        self.sum_over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.model, self.time_steps = model, getattr(model, "time_steps", None)
+        for layer in pruner.layers:
+            shape = _input_shape(self.modules[layer.name])
+            layer.state["cost"] = layer.weight.new_zeros(shape, dtype=torch.float64)
+        self.others = unpruned_layers(model, pruner.layers)
+        more = ForwardHooks(self.others, [*map(Named, self.others)], self.see, self.capturable)
+        self.hooks.handles += more.handles
+        # for every module the uses of weights; last the images
+        modules = [*(module for _, module in self.owners), *self.others.values()]
+        self.sizes = [math.prod(_input_shape(module)) for module in modules]
+        like = pruner.layers[0].weight
+        self.pending = like.new_zeros(sum(self.sizes) + 1, dtype=torch.float64)
+        self.parts = dict(zip(modules, self._split(self.pending), strict=True))
+        pruner.memory["activity"] = torch.zeros_like(self.pending)
+        if self.others:
+            pruner.memory["fraction"] = self.pending.new_full((), -1.0)  # none was selected yet
+        self.passes = Passes(
+            model, modules, lambda: self.counting, self.add_images, capturable=self.capturable
+        )
+        self.interval = min(SELDOM, max(1, pruner.total_steps // COUNTED))
+        counted = -(-pruner.total_steps // self.interval)
+        self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHT, PARTS / counted))
+        self.resume()
+
+    def _split(self, sums: Tensor) -> Sequence[Tensor]:
+        return sums[:-1].split(self.sizes)
+
+    def resume(self) -> None:
+        """Find out whether the next step is counted: the first is, and then every n-th."""
+        self.counting = self.pruner.step % self.interval == 0
+
+    def add_images(self, count: int) -> None:
+        """Add to the number of images of this step."""
+        self.pending[-1] += count
+
+    def see(self, layer: Any, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
+        """Add the spikes of a call in training."""
+        if not (self.counting and self.passes.counted) or in_backward():
+            return
+        weight: Any = module.weight
+        features = 1 if weight.dim() == 2 else weight.dim() - 1
+        frames = inputs.reshape(-1, *inputs.shape[inputs.dim() - features :])
+        some = evenly_spaced(frames, FRAMES)
+        analogue = _more_than_one_value(some)
+        if not self.passes.first:  # no image: it may be a sum of spikes
+            analogue &= ~_are_sums(some)
+        self.passes.first = False
+        uses = uses_per_weight(module, some.sum(0, dtype=torch.float32).double())
+        scale = len(frames) / len(some)
+        if self.time_steps and len(frames) == self.passes.images * self.model.time_steps:
+            scale *= self.time_steps / self.model.time_steps
+        self.parts[module].add_(torch.where(analogue, 0.0, uses.flatten()), alpha=scale)
+
+    def end_step(self) -> None:
+        """Add what was seen, on all ranks, to the running sums; earlier steps then weigh less."""
+        if self.counting:
+            sums = self.pruner.memory["activity"]
+            sums.mul_(1 - self.weight).add_(self.sum_over_ranks(self.pending))
+            self.pending.zero_()
+        self.passes.end_step()
+        self.resume()
+
+    def update_costs_(self, layers: Sequence[Layer]) -> None:
+        """Write the mean operations per image."""
+        costs: dict[str, Tensor] = {}
+        for (layer, _), cost in zip(self.owners, self._means(), strict=False):
+            costs[layer.name] = costs[layer.name] + cost if layer.name in costs else cost
+        for layer in self.layers:
+            layer.state["cost"].copy_(costs[layer.name].view_as(layer.state["cost"]))
+
+    def _means(self) -> list[Tensor]:
+        """Return for every module the mean operations of its weights per image."""
+        sums = self.pruner.memory["activity"]
+        return [*self._split(sums / sums[-1].clamp(min=1.0))]
+
+    def fixed(self) -> Any:
+        """Return the operations per image of the layers that are not pruned."""
+        means = self._means()[len(self.owners) :]
+        modules: Sequence[Any] = [*self.others.values()]
+        pairs = zip(modules, means, strict=True)
+        return sum(cost_of(m.weight != 0, mean.view(_input_shape(m))) for m, mean in pairs)
+
+    def fraction(self, target: float, dense: Tensor) -> Tensor:
+        """Return the target as a fraction of the operations of the pruned layers, if dense.
+
+        Layers that are not pruned are paid first. How often they are used follows the masks of the
+        others, with a delay, so that the fraction approaches its value instead of taking it: masks
+        would alternate between too many and too few.
+        """
+        found = ((target - self.fixed()) / dense.clamp(min=1e-9)).clamp(0.0, 1.0)
+        if not self.others:
+            return found
+        last = self.pruner.memory["fraction"]
+        last.copy_(torch.where(last < 0, found, torch.lerp(last, found, APPROACH)))
+        return last.clone()
+
+    def actual(self, masks: Mapping[str, Tensor]) -> float | None:
+        """Return the operations per image by the newest counts; None where no image was seen."""
+        if not self.pruner.memory["activity"][-1]:
+            return None
+        self.update_costs_(self.layers)
+        own = [cost_of(masks[layer.name], layer.state["cost"]) for layer in self.layers]
+        return float(sum(own) + self.fixed())
+
+    def remove(self) -> None:
+        """Remove the forward hooks, also their copies on copied modules."""
+        super().remove()
+        self.passes.remove()
+        for module in self.model.modules():
+            remove_copied_pass_hooks(module)
+
+    def why_missed(self) -> str:
+        """Return that the network is silent, where it is: every mask then costs nothing."""
+        uses = float(sum(mean.sum() for mean in self._means()))
+        return "no spikes in the measured layers" if uses < SILENT else ""
+
+
+def _more_than_one_value(x: Tensor) -> Tensor:
+    """Return whether inputs have more than one value other than 0, as a 0-d tensor."""
+    return ((x != 0) & (x != x.amax())).any()
+
+
+def _are_sums(x: Tensor) -> Tensor:
+    """Return whether inputs are sums of spikes, which dropout may have scaled up.
+
+    They are whole multiples of the least of them, up to rounding in half precision; averages of
+    spikes have a least one below 1.
+    """
+    wide = x.float()
+    least = torch.where(wide == 0, torch.inf, wide).amin()
+    counts = wide / least
+    whole = (counts - counts.round()).abs() < 0.02 * counts.abs().clamp(min=1.0)
+    return (whole & (counts >= 0) & (counts <= MOST)).all() & (least > 0.99)
+
+
+def _input_shape(module: nn.Module) -> tuple[int, ...]:
+    """Return the shape of what `uses_per_weight` returns for a layer."""
+    weight: Any = module.weight
+    if getattr(module, "transposed", False):
+        return (weight.shape[0], 1, *weight.shape[2:])
+    grouped = getattr(module, "groups", 1) > 1
+    return tuple(weight.shape) if grouped else (1, *weight.shape[1:])
