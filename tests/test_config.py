@@ -317,3 +317,9 @@ def test_without_a_preset_spikewires_own_networks_start_with_weights_that_fire(t
     assert resolve(flags=given | {"init": "default"}).init == "default"
     assert resolve(flags=given | {"model": f"{file}:build"}).init == "default"
     assert resolve(flags=given | {"model": "wta"}).init == "default"
+
+
+def test_resize_is_refused_where_it_has_no_effect():
+    assert Config(dataset="folder:pictures", model="mlp", resize=32).resize == 32
+    with pytest.raises(SpikewireError, match="resize: 32 .* folder:PATH"):
+        Config(dataset="digits", resize=32)

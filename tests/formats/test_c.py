@@ -1,5 +1,6 @@
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -135,6 +136,29 @@ def test_refusals(tmp_path):
     refused(lambda: c.write(network, path, "fp16"), "values", "fp16", "int8")
     wrong = np.zeros(3, np.uint8), 0
     refused(lambda: c.write(network, path, "int8", wrong), "example", 3)
+    assert not list(tmp_path.iterdir())
+
+
+def changed(network, **fields):
+    """Return a network whose first stage has other fields."""
+    stages = (replace(network.stages[0], **fields), *network.stages[1:])
+    return replace(network, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"update": "decay"}, ("update of the neurons", "'decay'", "'divide' in C")),
+        ({"strict": True}, ("firing of the neurons", "only above the threshold")),
+        ({"reset": "delayed soft"}, ("reset of the neurons", "'delayed soft'", "'hard' or 'soft'")),
+    ],
+)
+def test_a_neuron_without_code_in_c_is_refused_by_what_differs(tmp_path, fields, parts):
+    network = trace_model(conv_net())
+    stage = network.stages[0]
+    other = changed(network, neuron=stage.neuron._replace(**fields))
+    message = refused(lambda: c.write(other, tmp_path / "network.c"), stage.name, *parts)
+    assert "Neuron(" not in message
     assert not list(tmp_path.iterdir())
 
 

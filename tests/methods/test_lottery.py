@@ -87,6 +87,51 @@ def test_a_layer_without_gradient_and_zero_weights_are_pruned_and_rewound_too():
     pruner.finish()
 
 
+def test_an_optimizer_without_pruned_layers_is_reset_too():
+    model = torch.nn.ModuleDict({"pruned": row(0.5, -0.3), "plain": torch.nn.Linear(2, 2)})
+    pruned = torch.optim.SGD(model["pruned"].parameters(), lr=0.1, momentum=0.9)
+    other = torch.optim.Adam(model["plain"].parameters(), lr=0.1)
+    Lottery(connectivity=0.5, rounds=2, rewind=0.0).attach(
+        model, pruned, other, total_steps=4, targets=["pruned"]
+    )
+    first = model["plain"].weight.detach().clone()
+    for _ in range(2):
+        model["plain"](torch.ones(1, 2)).sum().backward()
+        other.step()
+        pull(model["pruned"], pruned, 1.0, 1.0)
+    assert torch.equal(model["plain"].weight, first)
+    assert not other.state
+    assert not pruned.state
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_the_state_of_a_compiled_model_resumes_an_uncompiled_one_and_back(compiled_first):
+    def attached(compiled):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+        model[1].register_buffer("seen", torch.zeros(2))
+        net = torch.compile(model, backend="eager") if compiled else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        method = Lottery(connectivity=0.5, rounds=2, rewind=0.0)
+        return model, optimizer, method.attach(net, optimizer, total_steps=4)
+
+    def train(model, optimizer, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.eye(4)).square().sum().backward()
+            optimizer.step()
+
+    model, optimizer, pruner = attached(compiled_first)
+    train(model, optimizer, 1)
+    other, moving, resumed = attached(not compiled_first)
+    other.load_state_dict(model.state_dict())
+    resumed.load_state_dict(pruner.state_dict())
+    train(model, optimizer, 3)
+    train(other, moving, 3)
+    assert torch.equal(other[0].weight, model[0].weight)
+    assert int(resumed.finish()["0.weight"].sum()) == 6
+
+
 def test_rounds_that_do_not_fit_and_an_early_end_are_refused():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)

@@ -724,3 +724,18 @@ def test_operations_settle_beside_a_frozen_layer_whose_use_follows_the_masks(par
     assert max(found) < 1.25 * target
     assert min(found) > 0.8 * target
     assert measure(net, x, pruner.finish(), synapses=False).synops == pytest.approx(target, rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo
+def test_a_model_compiled_and_run_before_attach_is_named_as_the_cause_of_a_missed_target():
+    model = small()
+    net = torch.compile(model, backend="eager")
+    net(torch.rand(4, 2, 8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    pruner = Budget(synops=300).attach(net, optimizer, total_steps=2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.rand(4, 2, 8, 8)).sum().backward()
+        optimizer.step()
+    with pytest.warns(UserWarning, match=r"no layer was seen \(call attach\(\) before"):
+        pruner.finish()

@@ -3,6 +3,7 @@
 import re
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,6 +49,21 @@ def test_damaged_runs_are_listed_and_the_others_are_shown(runs):
     assert "line 2 is damaged" in html
     assert html.count('<tr class="damaged"') == 4
     assert re.search(r"\| half \|.*\| damaged \|", markdown.build(find([runs])))
+
+
+def test_a_folder_that_cannot_be_listed_is_damaged_and_the_others_are_shown(runs, monkeypatch):
+    (runs / "locked").mkdir()
+    listed = Path.iterdir
+
+    def denied(path):
+        if path.name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    states = {run.name: run.state for run in find([runs])}
+    assert states["locked"] == "damaged"
+    assert "finished" in states.values()
 
 
 def lose(metrics):

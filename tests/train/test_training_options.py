@@ -283,6 +283,7 @@ def test_a_teacher_runs_for_fewer_time_steps_than_in_its_tests(taught, name):
 
 def test_time_steps_of_a_teacher_need_a_teacher_and_images():
     refused(lambda: tiny(teacher_time_steps=2), "teacher_time_steps: 2", "0 without a teacher")
+    refused(lambda: tiny(teacher_weight=0.9), "teacher_weight: 0.9", "without a teacher")
     flags = {"teacher": "zoo:braille-10", "teacher_time_steps": "2"}
     recurrent = resolve("braille", flags=flags)
     message = refused(lambda: prepare(recurrent), "teacher_time_steps: 2", "data over time")

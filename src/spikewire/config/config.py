@@ -215,6 +215,11 @@ class Config:
         check(joint, "batchnorm", self.batchnorm, "joint together with sync_batchnorm")
         taught = bool(self.teacher) or not self.teacher_time_steps
         check(taught, "teacher_time_steps", self.teacher_time_steps, "0 without a teacher")
+        usual = defaults(Config)["teacher_weight"]
+        taught = bool(self.teacher) or self.teacher_weight == usual
+        check(taught, "teacher_weight", self.teacher_weight, f"{usual}, unused, without a teacher")
+        folder = self.dataset.startswith("folder:") or not self.resize
+        check(folder, "resize", self.resize, "0 unless the data set is folder:PATH")
         parts, in_order = len(self.early_time_steps), sorted(self.early) == list(self.early)
         expected = f"{parts} fractions in order, one for each of early_time_steps"
         check(parts == len(self.early) and in_order, "early", self.early, expected)

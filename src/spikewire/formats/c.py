@@ -94,15 +94,20 @@ def _check_stage(stage: Stage) -> None:
     check(square, f"{stage.name}: padding", stage.padding, "the same on all sides in C")
     pool, neuron = stage.pool, stage.neuron
     plain = pool is None or (pool.step == pool.size and pool.padding == 0)
-    check(plain, f"{stage.name}: pool", pool, "without overlap or padding in C")
+    sizes = (pool.size, pool.step, pool.padding) if pool else ()
+    allowed = "without overlap or padding in C"
+    check(plain, f"{stage.name}: size, stride and padding of the pooling", sizes, allowed)
     size = pool.size if pool else 0
     check(size <= MAX_POOL, f"{stage.name}: pool", size, f"at most {MAX_POOL} in C")
-    before = stage.current_pool
-    check(before is None, f"{stage.name}: pool", before, "after the neurons in C")
+    after = stage.current_pool is None
+    check(after, f"{stage.name}: pooling", "before the neurons", "after the neurons in C")
     if neuron is not None:
-        plain = neuron.update == "divide" or neuron.tau is None
-        plain = plain and not neuron.strict and neuron.reset in ("hard", "soft")
-        check(plain, f"{stage.name}: neuron", neuron, "an update by division, a reset at once in C")
+        field = f"{stage.name}: {{}} of the neurons"
+        divides = neuron.update == "divide" or neuron.tau is None
+        check(divides, field.format("update"), neuron.update, "'divide' in C")
+        check(not neuron.strict, field.format("firing"), "only above the threshold", "at it in C")
+        at_once = neuron.reset in ("hard", "soft")
+        check(at_once, field.format("reset"), neuron.reset, "'hard' or 'soft' in C")
 
 
 class _Layer:

@@ -196,7 +196,8 @@ def _infer_geometry(
         _check_added(stages, stage, found)
         last = stage is stages[-1] or len(found) - 1 in added
         check(last or stage.neuron is not None, stage.name, "no neurons", "followed by neurons")
-        check(not (last and stage.pool), stage.name, stage.pool, "without pooling at the end")
+        pooled = f"{stage.pool.kind} pooling" if last and stage.pool else ""
+        check(not pooled, stage.name, pooled, "without pooling at the end")
     return tuple(found)
 
 

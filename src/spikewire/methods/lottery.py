@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from spikewire.pruning import (
     SCOPES,
@@ -17,6 +16,7 @@ from spikewire.pruning import (
     Pruner,
     SpikewireError,
     all_present,
+    named_state,
     require_finite,
     select_masks,
     setting,
@@ -78,16 +78,16 @@ class Lottery(Masked):
 
     def remember(self, pruner: Pruner) -> None:
         """Copy every parameter and saved buffer of the model."""
-        tensors = _tensors(pruner)
+        tensors = named_state(pruner.attached_model)
         pruner.memory = {name: value.detach().clone() for name, value in tensors.items()}
 
     def restart_(self, pruner: Pruner) -> None:
         """Restore the copy, and clear the optimizers' state."""
         if not pruner.memory:
             raise SpikewireError("rewind: the saved state has no copy of the weights to rewind to")
-        for name, value in _tensors(pruner).items():
+        for name, value in named_state(pruner.attached_model).items():
             value.copy_(pruner.memory[name])
-        for optimizer in pruner.optimizers:
+        for optimizer in pruner.all_optimizers:
             optimizer.state.clear()  # zeros would not do: NAdam's product starts at 1
 
     def end(self, pruner: Pruner) -> None:
@@ -98,9 +98,3 @@ class Lottery(Masked):
                 f"lottery: finish() in round {here} of {self.rounds} (step {pruner.step} of "
                 f"{pruner.total_steps}); train all rounds first, or detach()"
             )
-
-
-def _tensors(pruner: Pruner) -> dict[str, Tensor]:
-    assert pruner.model is not None
-    values = pruner.model.state_dict()
-    return {name: value for name, value in values.items() if isinstance(value, Tensor)}

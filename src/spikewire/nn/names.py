@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 # class name of a wrapper -> its attribute that holds the wrapped module; torch.compile's class
 # would import dynamo, Fabric's is of another package
@@ -58,6 +58,21 @@ def named_parameters(model: nn.Module, remove_duplicate: bool = True) -> dict[st
     """
     found = model.named_parameters(remove_duplicate=remove_duplicate)
     return {clean_name(model, path): parameter for path, parameter in found}
+
+
+def named_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and saved buffers of a model by their clean names.
+
+    Args:
+        model: any module, perhaps wrapped; its parts may be wrapped too.
+    """
+    found = {}
+    for path, value in model.state_dict().items():
+        owner, _, word = path.rpartition(".")
+        if isinstance(value, Tensor):
+            name = clean_name(model, owner) if owner else ""
+            found[f"{name}.{word}" if name else word] = value
+    return found
 
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

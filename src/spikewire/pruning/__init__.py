@@ -6,6 +6,7 @@ A method subclasses `Latent` or `Masked` and declares its hyper-parameters with 
 
 from spikewire.errors import SpikewireError, TrainingFailed, check
 from spikewire.fields import document, setting
+from spikewire.nn.names import named_state
 from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
 from spikewire.pruning.first import INITIAL, first_masks
 from spikewire.pruning.layers import Layer, Targets, prunable
@@ -64,6 +65,7 @@ __all__ = [
     "first_masks",
     "highest_absent",
     "largest_weights",
+    "named_state",
     "owning_modules",
     "prunable",
     "random_mask",

@@ -40,6 +40,7 @@ class Pruner:
         model: the model; None after `finish` or `detach`.
         layers: the pruned layers; empty after `finish` or `detach`.
         optimizers: those of the given optimizers that move a pruned layer.
+        all_optimizers: all given optimizers.
         step: optimizer steps taken since `attach`.
         total_steps: optimizer steps of the whole run.
         target: target connectivity of all pruned layers together; None where there is none.
@@ -71,6 +72,7 @@ class Pruner:
         self.method, self.total_steps, self.step = method, total_steps, 0
         self.model: nn.Module | None = model
         self.layers: tuple[Layer, ...] = tuple(layers)
+        self.all_optimizers = optimizers
         self.optimizers = [o for o in optimizers if any(x.optimizer is o for x in layers)]
         self.generator = torch.Generator().manual_seed(fields.convert("seed", seed, int))
         self.memory: dict[str, Tensor] = {}
@@ -226,7 +228,7 @@ class Pruner:
             handle.remove()
         for layer in self.layers if self._hooks else ():
             managed.pop(layer.weight, None)
-        self.model, self.layers, self.optimizers = None, (), []
+        self.model, self.layers, self.optimizers, self.all_optimizers = None, (), [], []
         self._hooks, self._after_finish = [], []
 
     @contextmanager

@@ -51,6 +51,7 @@ class SynOps(Meter):
     Attributes:
         sum_over_ranks: replaces a tensor by its sum over all ranks and returns it; set by whoever
             trains with several.
+        called: whether a layer was seen in a forward pass.
     """
 
     capturable = True
@@ -60,6 +61,7 @@ class SynOps(Meter):
         assert pruner.model is not None
         model: Any = unwrap(pruner.model)
         self.sum_over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.called = False
         self.model, self.time_steps = model, getattr(model, "time_steps", None)
         for layer in pruner.layers:
             shape = _input_shape(self.modules[layer.name])
@@ -106,7 +108,7 @@ class SynOps(Meter):
         analogue = _more_than_one_value(some)
         if not self.passes.first:  # no image: it may be a sum of spikes
             analogue &= ~_are_sums(some)
-        self.passes.first = False
+        self.passes.first, self.called = False, True
         uses = uses_per_weight(module, some.sum(0, dtype=torch.float32).double())
         scale = len(frames) / len(some)
         if self.time_steps and len(frames) == self.passes.images * self.model.time_steps:
@@ -172,9 +174,12 @@ class SynOps(Meter):
             remove_copied_pass_hooks(module)
 
     def why_missed(self) -> str:
-        """Return that the network is silent, where it is: every mask then costs nothing."""
-        uses = float(sum(mean.sum() for mean in self._means()))
-        return "no spikes in the measured layers" if uses < SILENT else ""
+        """Return that the network is silent or was not seen: every mask then costs nothing."""
+        if float(sum(mean.sum() for mean in self._means())) >= SILENT:
+            return ""
+        if self.called:
+            return "no spikes in the measured layers"
+        return "no layer was seen (call attach() before the first call of a compiled model)"
 
 
 def _more_than_one_value(x: Tensor) -> Tensor:

@@ -243,12 +243,15 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
 
 
 def _directories(path: Path, depth: int) -> Sequence[Path]:
-    """Return the run directories at or below a path."""
-    if (path / CONFIG).is_file() or (path / METRICS).is_file():
-        return [path]
-    if depth == 0 or not path.is_dir():
-        return []
-    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    """Return the run directories at or below a path; one that cannot be listed is one of them."""
+    try:
+        if (path / CONFIG).is_file() or (path / METRICS).is_file():
+            return [path]
+        if depth == 0 or not path.is_dir():
+            return []
+        folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    except OSError:
+        return [path]  # `load` says why
     return [run for folder in folders for run in _directories(folder, depth - 1)]
 
 
