@@ -66,6 +66,37 @@ def test_a_folder_that_cannot_be_listed_is_damaged_and_the_others_are_shown(runs
     assert "finished" in states.values()
 
 
+def copy_with(runs, old, new, **values):
+    """Copy a run, with other settings."""
+    shutil.copytree(runs / old, runs / new)
+    file = runs / new / "config.toml"
+    text = file.read_text()
+    for key, value in values.items():
+        text = re.sub(rf"(?m)^{key} = .*\n", "", text)
+        text = f"{key} = {value}\n{text}"
+    file.write_text(text)
+
+
+def test_a_label_names_in_what_runs_of_one_method_and_target_differ(runs):
+    copy_with(runs, "deepr", "faster", lr="0.5", dropout="0.25", weight_decay="0.125")
+    copy_with(runs, "deepr", "faster-seed1", lr="0.5", dropout="0.25", weight_decay="0.125", seed=1)
+    copy_with(runs, "gradr-a", "gradr-seed1", seed=1)
+    labels = {run.name: run.label for run in find([runs])}
+    assert labels["faster"] == labels["faster-seed1"]
+    assert re.fullmatch(r"deepr 30%, \w+ [\d.]+, \w+ [\d.]+", labels["faster"])
+    assert re.fullmatch(r"deepr 30%, \w+ [\d.e-]+, \w+ [\d.e-]+", labels["deepr"])
+    assert labels["deepr"] != labels["faster"]
+    assert labels["gradr-a"] == labels["gradr-seed1"] == "gradr α = 0.5"
+    assert page.build(find([runs])).count(labels["faster"]) > 0
+
+
+def test_a_label_names_no_long_or_odd_value(runs):
+    copy_with(runs, "dense", "started", start='"runs/$x^{<b>/very-long-name-of-another-run"')
+    copy_with(runs, "dense", "named", start='"$x^"')
+    labels = {run.name: run.label for run in find([runs])}
+    assert labels["started"] == labels["named"] == "dense"
+
+
 def lose(metrics):
     metrics.unlink()
 

@@ -138,8 +138,8 @@ def test_of_equal_connectivity_the_headline_is_the_most_accurate(runs):
     heads = cards(find([runs / "deepr", other]))
     assert heads[1][1:] == ("30.00%", f"{other.name}, accuracy 81.00%")
     assert [what for what, _, _ in heads[2:]] == [
-        "operations per image of deepr 30%",
-        "packed file of deepr 30%",
+        "operations per image of deepr 30%, lr 0.5",
+        "packed file of deepr 30%, lr 0.5",
     ]
 
 

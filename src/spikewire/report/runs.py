@@ -1,5 +1,6 @@
 """Runs as the report reads them: a damaged run is listed with its problem, the others are read."""
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from spikewire.text import size
 
 SEARCH_DEPTH = 3  # levels of folders below a given path in which runs are searched
 T = TypeVar("T")
+MAX_DIFFERENCES = 2  # settings that a label names to distinguish a run
+SIMPLE = re.compile(r'(\w+) = "?([\w.:+-]{1,24})"?')  # a setting that a label can name
 MAX_EPOCHS = 1000  # epochs of one run that a curve shows at most
 
 
@@ -37,6 +40,7 @@ class Run:
         finished: Whether the trained network was written.
         ended: When it was written, in seconds since 1970; 0 if it was not.
         problem: Why parts of the run are missing, in one line; empty if none is.
+        distinction: Settings in which it differs from other runs of its method and target.
     """
 
     path: Path
@@ -48,6 +52,7 @@ class Run:
     finished: bool = False
     ended: float = 0.0
     problem: str = ""
+    distinction: str = ""
 
     @property
     def name(self) -> str:
@@ -120,8 +125,11 @@ class Run:
 
     @property
     def label(self) -> str:
-        """Method and setting, for legends."""
-        return f"{self.config.method} {self.setting}".strip() if self.config else self.name
+        """Method, target or penalty, and what distinguishes it from others of the same, if any."""
+        if self.config is None:
+            return self.name
+        words = f"{self.config.method} {self.setting}".strip()
+        return ", ".join(filter(None, (words, self.distinction)))
 
     @cached_property
     def recipe(self) -> tuple[str, ...]:
@@ -239,7 +247,23 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
                 f"{path}: contains no run; make one with `spikewire train --out {path}/mine`"
             )
         found.update(dict.fromkeys(here))
-    return [load(path) for path in found]
+    runs = [load(path) for path in found]
+    _distinguish(runs)
+    return runs
+
+
+def _distinguish(runs: Sequence[Run]) -> None:
+    """Note the settings in which runs differ that would have the same label."""
+    same: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        if run.config:
+            same.setdefault((run.config.dataset, run.config.model, run.label), []).append(run)
+    for members in same.values():
+        common = set.intersection(*(set(run.recipe) for run in members))
+        for run in members:
+            found = [SIMPLE.fullmatch(line) for line in run.recipe if line not in common]
+            words = [f"{match[1]} {match[2]}" for match in found if match]
+            run.distinction = ", ".join(words[:MAX_DIFFERENCES])
 
 
 def _directories(path: Path, depth: int) -> Sequence[Path]:
