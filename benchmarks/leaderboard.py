@@ -68,7 +68,8 @@ EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was
 }
 OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
 CHAIN = {  # of a run that starts from a denser one
-    "cifar10-vgg16": "epochs=28,ramp=0.5,lr=1e-3,early-time-steps=2,early=0.6"
+    "cifar10-vgg16": "epochs=40,ramp=0.5,lr=1e-3,early-time-steps=2,early=0.6,"
+    "augment=crop:4+flip+cutout:8,teacher=first,teacher-time-steps=2"
 }
 DENSE = {  # of the dense network that is start and teacher
     "cifar100-sew18": "epochs=80,time-steps=2,early-time-steps=0,optimizer=sgd,lr=0.1,"
@@ -157,16 +158,20 @@ def of_chain(
 ) -> Iterator[Run]:
     """Yield one run per point, from the densest on; each starts from the one before.
 
-    `later` are settings of all runs but the first.
+    `later` are settings of all runs but the first; with ``teacher=first`` they are distilled from
+    it.
     """
-    before: Path | None = None
+    first, before = "", None
     for run in of_points(preset, sorted(points, key=lambda x: -x.target), flags):
         more: dict[str, str] = {}
         if before is not None:
             more = {"start": str(before), "first": first_fraction(before, *run.point[:2])}
             more |= parse_settings(later)
+            if more.get("teacher") == "first":
+                more["teacher"] = first
         yield run._replace(flags=run.flags | more)
         before = runs / run.name
+        first = first or str(before)
 
 
 def of_dense(

@@ -43,7 +43,7 @@ class Row(NamedTuple):
     """A row: our flags of `spikewire train`, and what was published: accuracy @ connectivity.
 
     In `published` the first number is an accuracy in %; without "@ ... %" it is that of a dense
-    network.
+    network. ``{dense}`` in the flags is the run of row "admm-cifar10-dense" with the same seed.
     """
 
     flags: str
@@ -53,7 +53,8 @@ class Row(NamedTuple):
 STDP = "--preset mnist-diehl --hidden 1600 --epochs 10"
 SHORT = "--preset mnist-fast --epochs 12"
 SMALL = "--preset mnist-diehl --hidden 800 --epochs 10"  # Guo et al.'s number of neurons
-ADMM = "--preset mnist-admm"
+ADMM = "--preset mnist-admm --epochs 14"
+PULLED = "--preset cifar10-admm --start {dense} --epochs 20 --begin 0 --harden 0.5 --lr 5e-4"
 MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
 BUDGET = "--method budget --ramp 0.9 --every 64 --per-neuron true"
 LSNN = {
@@ -91,9 +92,9 @@ ROWS = {
     "admm-mnist-40": Row(f"{ADMM} --connectivity 0.4", "98.64 @ 40 % (Deng)"),
     "admm-mnist-50": Row(f"{ADMM} --connectivity 0.5", "99.10 @ 50 % (Deng)"),
     "admm-cifar10-dense": Row("--preset cifar10-admm --method dense", "89.53 (Deng)"),
-    "admm-cifar10-10": Row("--preset cifar10-admm --connectivity 0.1", "85.68 @ 10 % (Deng)"),
-    "admm-cifar10-25": Row("--preset cifar10-admm --connectivity 0.25", "87.37 @ 25 % (Deng)"),
-    "admm-cifar10-50": Row("--preset cifar10-admm --connectivity 0.5", "89.15 @ 50 % (Deng)"),
+    "admm-cifar10-10": Row(f"{PULLED} --connectivity 0.1", "85.68 @ 10 % (Deng)"),
+    "admm-cifar10-25": Row(f"{PULLED} --connectivity 0.25", "87.37 @ 25 % (Deng)"),
+    "admm-cifar10-50": Row(f"{PULLED} --connectivity 0.5", "89.15 @ 50 % (Deng)"),
     "tempotron-dense": Row("--preset mnist-tempotron --method dense --plasticity period:0"),
     "tempotron-gated": Row("--preset mnist-tempotron", "no figure on MNIST (Qi)"),
     "tempotron-gated-more": Row("--preset mnist-tempotron --plasticity offset:0.01,period:8"),
@@ -121,12 +122,13 @@ def train(folder: Path, flags: list[str]) -> str:
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not finished(folder):
         out = ["--resume" if (folder / "config.toml").exists() else "--out", str(folder)]
-        words = out if out[0] == "--resume" else [*flags, *out]
+        dense = str(folder.with_name(f"admm-cifar10-dense-seed{seed_of(folder)}"))
+        words = out if out[0] == "--resume" else [*(x.format(dense=dense) for x in flags), *out]
         command = [sys.executable, "-m", "spikewire", "train", *words, "--quiet"]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             return f"{folder.name}: {done.stderr.strip().splitlines()[-1:]}"
-        (folder / FLAGS).write_text(shlex.join(without(flags, "--seed", "--device", "--threads")))
+        (folder / FLAGS).write_text(" ".join(without(flags, "--seed", "--device", "--threads")))
     last = read(folder)
     accuracy, connectivity = 100 * last["accuracy"], 100 * last["connectivity"]
     return f"{folder.name}: {accuracy:.2f} % at {connectivity:.2f} %, {last['time']:.0f} s"
@@ -147,7 +149,7 @@ def read(folder: Path) -> dict[str, Any]:
     """Return seed, accuracy, connectivity and time of a finished run, and its costs if measured."""
     lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     time = sum(line["seconds"] for line in lines)
-    found = {"seed": int(folder.name.rpartition("-seed")[2]), "time": time}
+    found = {"seed": seed_of(folder), "time": time}
     found |= {key: lines[-1][key] for key in ("accuracy", "connectivity")}
     measured = lines[-1].get("measured") or {}
     return found | {
@@ -155,16 +157,27 @@ def read(folder: Path) -> dict[str, Any]:
     }
 
 
+def seed_of(folder: Path) -> int:
+    """Return the seed in the name of a run."""
+    return int(folder.name.rpartition("-seed")[2])
+
+
 def named(row: str, word: str) -> bool:
     """Return whether a word means a row: its name, or the beginning of several."""
     return row == word or (word not in ROWS and row.startswith(word))
+
+
+def seeds(words: str) -> list[int]:
+    """Return the seeds of a count, "3", or of a list, "1,2" or "2,"."""
+    numbers = [int(word) for word in words.split(",") if word]
+    return numbers if "," in words else list(range(*numbers))
 
 
 def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
     """Return folder and flags of every run that the arguments name."""
     found = []
     for name in [x for x in ROWS if not args.rows or any(map(partial(named, x), args.rows))]:
-        for seed in range(args.seeds):
+        for seed in args.seeds:
             for change in args.search or [""]:
                 flags = [*shlex.split(ROWS[name].flags), "--seed", str(seed)]
                 for pair in filter(None, change.split(",")):
@@ -201,8 +214,9 @@ def merged(known: dict[str, Any] | None, flags: str, runs: list[dict[str, Any]])
 
 
 def flags_of(out: Path, name: str) -> str:
-    """Return the flags of a row as its first run was started with them."""
-    return (next(out.glob(f"{name}-seed*")) / FLAGS).read_text()
+    """Return the flags of a row as its first finished run was started with them."""
+    runs = sorted(out.glob(f"{name}-seed*"))
+    return (next(filter(finished, runs)) / FLAGS).read_text()
 
 
 def fill(page: str, table: dict[str, Any]) -> str:
@@ -249,7 +263,8 @@ def point(published: str) -> dict[str, float] | None:
 
 def line(name: str, row: Row, found: dict[str, Any] | None, costs: bool = False) -> str:
     """Return a row of the table in Markdown; `costs` adds synapses and SynOps."""
-    command = f"`{found['flags'] if found else row.flags}`"
+    flags = found["flags"] if found else row.flags
+    command = f"`{flags.format(dense='runs/systems/admm-cifar10-dense-seed0')}`"
     if not found:
         return (
             f"| {name} | {row.published} | not measured |{' |' * (5 if costs else 3)} {command} |"
@@ -274,7 +289,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", help="beginnings of names of rows; none: all")
     parser.add_argument("--out", type=Path, default=Path("runs/systems"))
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=seeds, default="3", help="how many, or which: 1,2")
     parser.add_argument("--flags", default="", help="further flags of every run")
     parser.add_argument("--search", nargs="+", help="settings to compare on held-out images")
     parser.add_argument(

@@ -103,6 +103,16 @@ def start(folder, *words):
     subprocess.run([*command, "--runs", str(folder / "runs")], check=True)
 
 
+def test_later_runs_of_a_chain_start_from_the_one_before_and_learn_from_the_first(monkeypatch):
+    monkeypatch.setitem(leaderboard.of_chain.__globals__, "first_fraction", lambda *_: "0.1")
+    points = [leaderboard.Point("connectivity", target) for target in (0.02, 0.1, 0.05)]
+    chain = leaderboard.of_chain("cifar10-vgg16", points, {"seed": "0"}, Path("r"), "teacher=first")
+    first, second, third = chain
+    assert "teacher" not in first.flags
+    assert second.flags["start"] == second.flags["teacher"] == f"r/{first.name}"
+    assert (third.flags["start"], third.flags["teacher"]) == (f"r/{second.name}", f"r/{first.name}")
+
+
 @pytest.mark.slow
 def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, tmp_path):
     out = tmp_path / "out"
@@ -114,10 +124,10 @@ def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, t
     assert 0 < row["measured"]["synapses_reached"] <= 0.0361
     assert len(row["curve"]["loss"]) == 1
 
-    chain = ["cifar10-vgg16", "--chain", "epochs=2,ramp=0.5", "--points", "0.1,0.05"]
+    chain = ["cifar10-vgg16", "--chain", "epochs=2,ramp=0.5,teacher=first", "--points", "0.1,0.05"]
     start(tmp_path, *chain, "--epochs", "1", "--out", str(out))
     later = json.loads((out / "cifar10-vgg16-budget-connectivity-0.05-seed0.json").read_text())
-    assert later["start"] == "cifar10-vgg16-budget-connectivity-0.1-seed0"
+    assert later["start"] == later["teacher"] == "cifar10-vgg16-budget-connectivity-0.1-seed0"
     assert later["connectivity"] == pytest.approx(0.05, abs=1e-3)
 
     taught = ["cifar100-sew18", "--points", "0.1", "--dense", "epochs=1,time-steps=2,threshold=0.5"]

@@ -3,6 +3,7 @@
 import json
 import runpy
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,31 @@ def test_runs_of_other_seeds_are_kept_and_those_of_other_flags_are_not():
     assert [x["accuracy"] for x in row["runs"]] == [0.9, 0.85, 0.7]
     assert systems["merged"](known, "--epochs 4", new)["runs"] == new
     assert systems["merged"](None, "--epochs 3", new)["runs"] == new
+
+
+def test_seeds_are_a_count_or_a_list():
+    assert [systems["seeds"](words) for words in ("3", "1,2", "2,")] == [[0, 1, 2], [1, 2], [2]]
+
+
+def test_a_row_that_starts_from_the_dense_network_names_the_one_of_its_seed(tmp_path, monkeypatch):
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 1, stderr="stopped here")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    flags = shlex.split(ROWS["admm-cifar10-25"].flags)
+    systems["train"](tmp_path / "admm-cifar10-25-seed2", flags)
+    (command,) = commands
+    start = command[command.index("--start") + 1]
+    assert start == str(tmp_path / "admm-cifar10-dense-seed2")
+
+
+def test_the_flags_of_a_row_are_those_of_a_finished_run(tmp_path):
+    (tmp_path / "row-seed0").mkdir()  # still training
+    done = tmp_path / "row-seed1"
+    done.mkdir()
+    (done / "model.safetensors").touch()
+    (done / "flags.txt").write_text("--preset mnist-rbm")
+    assert systems["flags_of"](tmp_path, "row") == "--preset mnist-rbm"
