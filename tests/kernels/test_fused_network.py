@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from comparison import DEVICE, gradients, normal, relative_error
+from refusal import refused
 from torch import Tensor, nn
 
 from spikewire import kernels
@@ -110,3 +111,11 @@ def test_the_hook_of_a_layer_runs():
     handle.remove()
     model(normal(3, 3, 8, 8))
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("channels", [6, 10])
+def test_batchnorm_of_other_channels_is_refused(channels):
+    """The kernels would read beyond its parameters, or leave some of them out."""
+    model = network().eval()
+    model.bn2 = nn.BatchNorm2d(channels).to(DEVICE)
+    refused(lambda: model(normal(3, 3, 8, 8)), "channels", "8", f"{channels}, those of BatchNorm")
