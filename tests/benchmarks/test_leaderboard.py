@@ -75,6 +75,20 @@ def test_a_run_that_was_stopped_is_resumed_and_a_finished_one_not_repeated(tmp_p
     assert {**row, "wall_seconds": 0} == {**again, "wall_seconds": 0}
 
 
+def test_a_run_with_other_settings_is_not_taken_for_this_one(tmp_path):
+    """Its accuracy would be recorded with a command that it does not come from."""
+    flags = {"method": "budget", "synapses": "0.1", "epochs": "1", "batch_size": "500"}
+    run = leaderboard.Run(tables.Point("synapses", 0.1), "here", flags)
+    row = leaderboard.train(run, "digits", tmp_path, data.load("digits"))
+    file = tmp_path / "here.json"
+    file.write_text(json.dumps(row))
+    assert leaderboard.finished_row(run, "digits", tmp_path, file) == json.loads(file.read_text())
+    other = run._replace(flags=flags | {"epochs": "2"})
+    assert leaderboard.finished_row(other, "digits", tmp_path, file) is None
+    with pytest.raises(SpikewireError, match=r"here: is a run with other settings \(epochs = 1\)"):
+        leaderboard.train(other, "digits", tmp_path, data.load("digits"))
+
+
 def test_a_point_without_a_run_shows_the_published_figure(tmp_path):
     lines = tables.markdown(tmp_path).splitlines()
     assert len(lines) == 2 + sum(map(len, tables.BOARD.values()))
