@@ -44,7 +44,7 @@ from time_to_accuracy import first_fraction, record
 from spikewire import data as datasets
 from spikewire.config import Config, method_fields, resolve, words_of
 from spikewire.data import Dataset
-from spikewire.errors import SpikewireError, TrainingFailed, check_word
+from spikewire.errors import SpikewireError, TrainingFailed, check, check_word
 from spikewire.files import atomic_write
 from spikewire.methods import METHODS
 from spikewire.runs.rundir import RunDir
@@ -89,7 +89,10 @@ def selected(preset: str, words: str, methods: bool = False) -> list[Point]:
     if not words:
         return list(BOARD[preset])
     known = {point.target: point for point in BOARD[preset] if not methods}
-    targets = [float(word) for word in words.split(",")]
+    try:
+        targets = [float(word) for word in words.split(",")]
+    except ValueError:
+        raise SpikewireError(f"--points: {words!r} is not a comma list of numbers") from None
     return [known.get(target, Point("connectivity", target)) for target in targets]
 
 
@@ -255,6 +258,8 @@ def runs_of(arguments: argparse.Namespace, flags: dict[str, str]) -> Iterator[Ru
     if arguments.methods:
         every = arguments.methods == "all"
         methods = FOR_IMAGES if every else arguments.methods.split(",")
+        for method in methods:
+            check_word("method", method, METHODS)
         return of_methods(preset, points, flags, methods)
     if arguments.search:
         return of_search(preset, points, flags, arguments.search)
@@ -272,6 +277,7 @@ def train_all(arguments: argparse.Namespace, flags: dict[str, str]) -> None:
     found: dict[str, tuple[Point, dict[str, Any]]] = {}
     until = time.perf_counter() + arguments.seconds
     runs = runs_of(arguments, flags)
+    check(arguments.limit >= 0, "--limit", arguments.limit, "0 or more")
     data = datasets.load(resolve(arguments.preset).dataset)
     data = few(data, arguments.limit) if arguments.limit else data
     for run in runs:

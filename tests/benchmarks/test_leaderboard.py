@@ -1,6 +1,7 @@
 """benchmarks/leaderboard.py: its points, and one run of a few images on a CPU."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,20 @@ def test_points_are_chosen_by_their_targets():
     assert leaderboard.selected("cifar10-vgg16", "0.05")[0].published == 0.9131
     assert leaderboard.selected("cifar10-vgg16", "0.03")[0].published is None
     assert len(leaderboard.selected("cifar10-vgg16", "")) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--points", "5%"], "--points: '5%' is not a comma list of numbers"),
+        (["--methods", "upr,grad"], "method: unknown 'grad'; did you mean 'gradr'?"),
+        (["--limit", "-1"], "--limit: -1 is not allowed"),
+    ],
+)
+def test_a_wrong_option_is_one_line(words, message, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "cifar10-vgg16", *words])
+    with pytest.raises(SpikewireError, match=f"^{re.escape(message)}"):
+        leaderboard.main()
 
 
 def test_runs_of_a_search_have_names_and_settings_of_their_own():
