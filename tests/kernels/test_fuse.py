@@ -219,6 +219,14 @@ def test_a_use_whose_gradient_would_be_lost_is_refused():
         assert model(normal(4, 2, 3, 5, 5)).any()
 
 
+def test_a_backward_hook_of_a_container_is_refused_not_skipped():
+    norm = layer.BatchNorm2d(3, step_mode="m")
+    model = fired(nn.Sequential(nn.Sequential(norm), neuron.IFNode(step_mode="m")))
+    spikewire.fuse(model)
+    model[0].register_full_backward_hook(lambda *_: None)
+    refused(lambda: model(normal(4, 2, 3, 5, 5)), "backward hook", "unfuse")
+
+
 def test_state_that_is_kept_between_calls_is_refused():
     model = fired(nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), neuron.IFNode(step_mode="m")))
     spikewire.fuse(model)

@@ -24,7 +24,7 @@ NORM_CLASSES = ("BatchNorm2d",)
 POOL_CLASSES = ("MaxPool2d",)
 SPIKINGJELLY = "spikingjelly.activation_based."
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "contiguous"}
-FACTS = {"shape", "ndim", "dtype", "device", "is_cuda", "layout", "requires_grad", "size", "dim"}
+FACTS = {"shape", "ndim", "dtype", "device", "is_cuda", "layout", "size", "dim"}
 FACTS |= {"__len__", "numel", "is_floating_point"}
 
 
@@ -190,7 +190,9 @@ class Deferred(Tensor):
     def compute(self) -> Tensor:
         """Do the work, once; return the values."""
         if self.work.grad and not torch.is_grad_enabled():
-            raise _refusal("code without gradients, such as an autograd function of its own,")
+            raise _refusal(
+                "an autograd function, a container's backward hook or other no_grad code"
+            )
         if not self.done:
             self.done.append(
                 run_norm(self.work) if self.work.neuron is None else run_neuron(self.work)
