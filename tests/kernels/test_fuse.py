@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from comparison import DEVICE, gradients, normal, relative_error
+from comparison import DEVICE, Driven, gradients, normal, relative_error
 from refusal import refused
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
@@ -245,6 +245,7 @@ def test_state_that_is_kept_between_calls_is_refused():
         neuron.LIFNode(step_mode="m", surrogate_function=surrogate.ATan(alpha=3.0)),
         neuron.LIFNode(step_mode="m", store_v_seq=True),
         nn.ReLU(),
+        Driven(),
     ],
 )
 def test_what_is_not_recognised_stays_as_it_is(node):

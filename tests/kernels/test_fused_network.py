@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from comparison import DEVICE, gradients, normal, relative_error
+from comparison import DEVICE, Driven, gradients, normal, relative_error
 from refusal import refused
 from torch import Tensor, nn
 
@@ -119,3 +119,14 @@ def test_batchnorm_of_other_channels_is_refused(channels):
     model = network().eval()
     model.bn2 = nn.BatchNorm2d(channels).to(DEVICE)
     refused(lambda: model(normal(3, 3, 8, 8)), "channels", "8", f"{channels}, those of BatchNorm")
+
+
+def test_neurons_with_a_forward_of_their_own_run_it():
+    model = network()
+    model.lif1 = Driven()
+    twin, images = copy.deepcopy(model), normal(3, 3, 8, 8)
+    output, grads = train_once(model, images, "triton")
+    expected, truth = train_once(twin, images, "torch")
+    assert torch.equal(output, expected)
+    for a, b in zip(grads, truth, strict=True):
+        assert relative_error(a, b) < 1e-4

@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_map_only
 
 from spikewire.errors import SpikewireError
 from spikewire.kernels import fusible
-from spikewire.nn.fusion import is_norm, is_pool, run_fused
+from spikewire.nn.fusion import is_neuron, is_norm, is_pool, run_fused
 from spikewire.nn.membrane import NeuronConstants
-from spikewire.nn.neurons import Neuron
 from spikewire.nn.recurrent import is_hooked
 
 NORM_CLASSES = ("BatchNorm2d",)
@@ -115,7 +114,7 @@ def install(module: Any, fused: "FusedNorm | FusedNeuron | FusedPool") -> None:
 
 def read_neuron(module: nn.Module) -> Read | None:
     """Return the constants of neurons that the kernels can run, None for any other module."""
-    if isinstance(module, Neuron):
+    if is_neuron(module):
         return Read(module.constants, module.rate)
     kind = type(module)
     reader = READERS.get(kind.__name__)

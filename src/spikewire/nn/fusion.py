@@ -4,7 +4,7 @@ The plain-torch twin of a group is its layers, run one after another.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ def find_groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
 
 
 def _fires(group: Group, layer: nn.Module) -> bool:
-    fires = isinstance(layer, Neuron) and not is_hooked(layer)
+    fires = is_neuron(layer) and not is_hooked(layer)
     return fires and len(group) == 1 and _is_plain_norm(group[0])
 
 
@@ -55,6 +55,11 @@ def _is_plain_norm(layer: nn.Module) -> bool:
 
 def _is_plain_pool(layer: nn.Module) -> bool:
     return type(layer) is nn.MaxPool2d and not is_hooked(layer) and is_pool(layer)
+
+
+def is_neuron(layer: nn.Module) -> TypeGuard[Neuron]:
+    """Return whether a layer is our neurons, also of a subclass without a forward of its own."""
+    return isinstance(layer, Neuron) and type(layer).forward is Neuron.forward
 
 
 def is_norm(layer: Any) -> bool:
