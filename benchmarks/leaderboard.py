@@ -97,12 +97,12 @@ def selected(preset: str, words: str, methods: bool = False) -> list[Point]:
 
 
 def few(data: Dataset, count: int) -> Dataset:
-    """Return a data set of `count` images of all classes for training and for testing."""
+    """Return a data set of at most `count` images of all classes for training and for testing."""
     found: dict[str, torch.Tensor] = {}
     for part in ("train", "test"):
         images, labels = (getattr(data, f"{part}_{kind}") for kind in ("images", "labels"))
-        spread = torch.linspace(0, len(labels) - 1, count).long()  # with the first and last class
-        chosen = labels.argsort(stable=True)[spread]
+        spread = torch.linspace(0, len(labels) - 1, min(count, len(labels)), dtype=torch.float64)
+        chosen = labels.argsort(stable=True)[spread.round().long()]  # with the first and last class
         found |= {f"{part}_images": images[chosen], f"{part}_labels": labels[chosen]}
     return replace(data, **found)
 

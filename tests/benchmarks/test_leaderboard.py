@@ -47,6 +47,15 @@ def test_a_wrong_option_is_one_line(words, message, monkeypatch):
         leaderboard.main()
 
 
+def test_few_images_are_different_ones_of_all_classes():
+    found = leaderboard.few(data.load("digits"), 20)
+    assert found.train_labels.unique().tolist() == [*range(10)]
+    many = leaderboard.few(data.load("digits"), 5000)
+    whole = data.load("digits")
+    assert len(many.train_labels) == len(whole.train_labels)
+    assert len(many.train_images.unique(dim=0)) == len(whole.train_images.unique(dim=0))
+
+
 def test_runs_of_a_search_have_names_and_settings_of_their_own():
     points = leaderboard.selected("cifar100-sew18", "0.036")
     found = ["base", "price=0.5,augment=crop:4+flip"]
