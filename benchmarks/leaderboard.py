@@ -8,18 +8,18 @@
     python benchmarks/leaderboard.py cifar100-sew18 --methods all --points 0.1,0.02
     python benchmarks/leaderboard.py --summary --out results/leaderboard
     python benchmarks/leaderboard.py --docs docs/results.md --out results/leaderboard
-    python benchmarks/leaderboard.py cifar10-vgg16 --limit 40 --epochs 1 --width 0.02   # on a CPU
 
 Every point is one run of `spikewire train --preset NAME` and writes one JSON file with command,
 versions, settings and curves; other flags are passed to all runs. The accuracy is that of the last
-epoch on the test set, or on held-out training images with `--hold-out`.
+epoch on the test set, or on held-out training images with `--hold-out`. To try it on a CPU, add
+``--epochs 1 --limit 40 --batch-size 10 --width 0.02 --runs trial --out trial``.
 
 `--chain` starts a sparser network from the next denser one, with settings of its own; `--dense`
 trains a dense network first, from which all others start and are distilled. `--search` compares
 settings on 5,000 held-out training images. `--methods` trains several methods at the same
 connectivities, with the settings in `EQUAL`. A run of these two that fails is reported, and the
 others still run. The same command again repeats no finished run and resumes one that was stopped;
-`--seconds` stops it in time.
+one with other settings is refused where a run of that name exists. `--seconds` stops it in time.
 
 `--summary` prints mean and standard deviation over the seeds found in the directory; `--docs`
 writes them, beside the published figures, between the marks in a Markdown file.
@@ -42,9 +42,9 @@ from leaderboard_tables import BOARD, Point, print_summary, table, write_docs
 from time_to_accuracy import first_fraction, record
 
 from spikewire import data as datasets
-from spikewire.config import method_fields, resolve, words_of
+from spikewire.config import Config, method_fields, resolve, words_of
 from spikewire.data import Dataset
-from spikewire.errors import SpikewireError, TrainingFailed, check_word
+from spikewire.errors import SpikewireError, TrainingFailed, check, check_word
 from spikewire.files import atomic_write
 from spikewire.methods import METHODS
 from spikewire.runs.rundir import RunDir
@@ -90,17 +90,20 @@ def selected(preset: str, words: str, methods: bool = False) -> list[Point]:
     if not words:
         return list(BOARD[preset])
     known = {point.target: point for point in BOARD[preset] if not methods}
-    targets = [float(word) for word in words.split(",")]
+    try:
+        targets = [float(word) for word in words.split(",")]
+    except ValueError:
+        raise SpikewireError(f"--points: {words!r} is not a comma list of numbers") from None
     return [known.get(target, Point("connectivity", target)) for target in targets]
 
 
 def few(data: Dataset, count: int) -> Dataset:
-    """Return a data set of `count` images of all classes for training and for testing."""
+    """Return a data set of at most `count` images of all classes for training and for testing."""
     found: dict[str, torch.Tensor] = {}
     for part in ("train", "test"):
         images, labels = (getattr(data, f"{part}_{kind}") for kind in ("images", "labels"))
-        spread = torch.linspace(0, len(labels) - 1, count).long()  # with the first and last class
-        chosen = labels.argsort(stable=True)[spread]
+        spread = torch.linspace(0, len(labels) - 1, min(count, len(labels)), dtype=torch.float64)
+        chosen = labels.argsort(stable=True)[spread.round().long()]  # with the first and last class
         found |= {f"{part}_images": images[chosen], f"{part}_labels": labels[chosen]}
     return replace(data, **found)
 
@@ -120,21 +123,45 @@ def train(
 
     Raises:
         Interrupted: after the time `until`; the state is saved.
+        SpikewireError: the directory has a run with other settings.
     """
     print(f"{run.name}: {' '.join(words_of(run.flags))}", flush=True)
     start = time.perf_counter()
-    path = runs / run.name
+    path, config = runs / run.name, resolve(preset, flags=run.flags)
     folder = RunDir(path)
+    if folder.started:
+        require_same(folder, config)
     if not folder.finished:
-        config = folder.config() if folder.started else resolve(preset, flags=run.flags)
         fit(config, path, data=data, resume=folder.started, progress=partial(follow, until))
-    row = record(path)
-    row["command"] = shlex.join(["spikewire", "train", "--preset", preset, *words_of(run.flags)])
+    row = record(path) | {"command": command_of(run, preset)}
     row |= {"preset": preset, "method": run.flags["method"], "point": run.point[:2]}
     row |= {"limit": limit or None, "hold_out": int(run.flags.get("hold_out", 0)) or None}
     row["wall_seconds"] = round(time.perf_counter() - start, 1)  # of this call, with compiling
     print(f"  {row['accuracy']:.2%} in {row['wall_seconds']:.0f} s", flush=True)
     return row
+
+
+def require_same(folder: RunDir, config: Config) -> None:
+    """Raise if a run directory has other settings than these."""
+    wanted = config.to_toml().splitlines()
+    if other := [line for line in folder.config().to_toml().splitlines() if line not in wanted]:
+        raise SpikewireError(
+            f"{folder.path}: is a run with other settings ({', '.join(other)}); "
+            "delete it or choose another --runs"
+        )
+
+
+def command_of(run: Run, preset: str) -> str:
+    """Return the command that repeats a run."""
+    return shlex.join(["spikewire", "train", "--preset", preset, *words_of(run.flags)])
+
+
+def finished_row(run: Run, preset: str, runs: Path, file: Path) -> dict[str, Any] | None:
+    """Return the recorded results of a finished run, None where it is to be trained or recorded."""
+    if not (RunDir(runs / run.name).finished and file.exists()):
+        return None
+    row = json.loads(file.read_text())
+    return row if row["command"] == command_of(run, preset) else None
 
 
 # ------------------------------------------------------------------------------ which runs
@@ -236,6 +263,8 @@ def runs_of(arguments: argparse.Namespace, flags: dict[str, str]) -> Iterator[Ru
     if arguments.methods:
         every = arguments.methods == "all"
         methods = FOR_IMAGES if every else arguments.methods.split(",")
+        for method in methods:
+            check_word("method", method, METHODS)
         return of_methods(preset, points, flags, methods)
     if arguments.search:
         return of_search(preset, points, flags, arguments.search)
@@ -253,12 +282,13 @@ def train_all(arguments: argparse.Namespace, flags: dict[str, str]) -> None:
     found: dict[str, tuple[Point, dict[str, Any]]] = {}
     until = time.perf_counter() + arguments.seconds
     runs = runs_of(arguments, flags)
+    check(arguments.limit >= 0, "--limit", arguments.limit, "0 or more")
     data = datasets.load(resolve(arguments.preset).dataset)
     data = few(data, arguments.limit) if arguments.limit else data
     for run in runs:
         file = arguments.out / f"{run.name}.json"
-        if RunDir(arguments.runs / run.name).finished and file.exists():
-            found[run.name] = run.point, json.loads(file.read_text())
+        if row := finished_row(run, arguments.preset, arguments.runs, file):
+            found[run.name] = run.point, row
             continue
         if time.perf_counter() > until:
             print(f"{run.name}: not started after {arguments.seconds:.0f} s", flush=True)

@@ -1,6 +1,7 @@
 """benchmarks/leaderboard.py: its points, and one run of a few images on a CPU."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,29 @@ def test_points_are_chosen_by_their_targets():
     assert leaderboard.selected("cifar10-vgg16", "0.05")[0].published == 0.9131
     assert leaderboard.selected("cifar10-vgg16", "0.03")[0].published is None
     assert len(leaderboard.selected("cifar10-vgg16", "")) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--points", "5%"], "--points: '5%' is not a comma list of numbers"),
+        (["--methods", "upr,grad"], "method: unknown 'grad'; did you mean 'gradr'?"),
+        (["--limit", "-1"], "--limit: -1 is not allowed"),
+    ],
+)
+def test_a_wrong_option_is_one_line(words, message, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "cifar10-vgg16", *words])
+    with pytest.raises(SpikewireError, match=f"^{re.escape(message)}"):
+        leaderboard.main()
+
+
+def test_few_images_are_different_ones_of_all_classes():
+    found = leaderboard.few(data.load("digits"), 20)
+    assert found.train_labels.unique().tolist() == [*range(10)]
+    many = leaderboard.few(data.load("digits"), 5000)
+    whole = data.load("digits")
+    assert len(many.train_labels) == len(whole.train_labels)
+    assert len(many.train_images.unique(dim=0)) == len(whole.train_images.unique(dim=0))
 
 
 def test_runs_of_a_search_have_names_and_settings_of_their_own():
@@ -73,6 +97,20 @@ def test_a_run_that_was_stopped_is_resumed_and_a_finished_one_not_repeated(tmp_p
     assert len(row["curve"]["loss"]) == 2
     again = leaderboard.train(*inputs)
     assert {**row, "wall_seconds": 0} == {**again, "wall_seconds": 0}
+
+
+def test_a_run_with_other_settings_is_not_taken_for_this_one(tmp_path):
+    """Its accuracy would be recorded with a command that it does not come from."""
+    flags = {"method": "budget", "synapses": "0.1", "epochs": "1", "batch_size": "500"}
+    run = leaderboard.Run(tables.Point("synapses", 0.1), "here", flags)
+    row = leaderboard.train(run, "digits", tmp_path, data.load("digits"))
+    file = tmp_path / "here.json"
+    file.write_text(json.dumps(row))
+    assert leaderboard.finished_row(run, "digits", tmp_path, file) == json.loads(file.read_text())
+    other = run._replace(flags=flags | {"epochs": "2"})
+    assert leaderboard.finished_row(other, "digits", tmp_path, file) is None
+    with pytest.raises(SpikewireError, match=r"here: is a run with other settings \(epochs = 1\)"):
+        leaderboard.train(other, "digits", tmp_path, data.load("digits"))
 
 
 def test_a_point_without_a_run_shows_the_published_figure(tmp_path):

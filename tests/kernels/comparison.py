@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from spikewire import kernels
-from spikewire.nn.neurons import Neuron
+from spikewire.nn.neurons import LIF, Neuron
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Relative error allowed in the norm: the arithmetic is float32, results are rounded to the dtype.
@@ -12,6 +12,13 @@ DTYPES = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 1e-3}
 # On a GPU every new set of constants costs seconds of compilation: there, fewer combinations.
 FULL = DEVICE == "cpu"
 MARGIN = 1e-4  # closer to the threshold than this, float32 and float64 may decide differently
+
+
+class Driven(LIF):
+    """Neurons of a user, with a constant current added to their input."""
+
+    def forward(self, current: Tensor) -> Tensor:
+        return super().forward(current + 1)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from comparison import DEVICE, gradients, normal, relative_error
+from comparison import DEVICE, Driven, gradients, normal, relative_error
 from refusal import refused
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ def nodes() -> list[nn.Module]:
         neuron.IFNode(v_threshold=0.8),  # Sigmoid(4), reset with a gradient
         neuron.ParametricLIFNode(1.7, v_reset=None),
         neuron.LIFNode(3.0, v_reset=-0.1, surrogate_function=surrogate.PiecewiseQuadratic()),
+        neuron.IFNode(surrogate_function=surrogate.Rect(), detach_reset=True),
     ]
 
 
@@ -32,7 +33,7 @@ def jelly() -> nn.Sequential:
     for i, node in enumerate(nodes()):
         conv = layer.Conv2d(3 if i == 0 else 4, 4, 3, padding=1, stride=2 if i == 2 else 1)
         layers += [conv, layer.BatchNorm2d(4), node]
-        layers += [layer.MaxPool2d(2)] if i in (0, 3) else []
+        layers += [layer.MaxPool2d(2)] if i in (0, 4) else []
     model = nn.Sequential(*layers, layer.Flatten(), layer.Linear(4, 5))
     functional.set_step_mode(model, "m")
     return fired(model)
@@ -60,7 +61,7 @@ def run(model: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     return out, gradients(out, normal(*out.shape, seed=7), x, *model.parameters())
 
 
-@pytest.mark.parametrize(("make", "count"), [(jelly, 4), (contained, 2)])
+@pytest.mark.parametrize(("make", "count"), [(jelly, 5), (contained, 2)])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_fused_model_computes_the_same(make, count, training, monkeypatch):
     model = make().train(training)
@@ -99,21 +100,104 @@ def test_copies_are_fused_on_their_own_and_unfuse_restores():
     assert not isinstance(model[1](model[0](x)), deferred.Deferred)
 
 
+def small() -> nn.Sequential:
+    """Return BatchNorm, neurons and a pool of SpikingJelly."""
+    pair = layer.BatchNorm2d(3), neuron.LIFNode(surrogate_function=surrogate.ATan())
+    model = nn.Sequential(*pair, layer.MaxPool2d(2))
+    functional.set_step_mode(model, "m")
+    return fired(model)
+
+
 def test_a_value_that_something_else_uses_is_computed():
-    """A hook reads the output of BatchNorm, and a shortcut adds it: both get its values."""
-    model = nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), neuron.LIFNode(step_mode="m"))
-    model = fired(model)
+    """A shortcut adds the output of BatchNorm before the neurons get it."""
+    model = small()[:2]
     twin = copy.deepcopy(model)
     assert spikewire.fuse(model) == 1
-    x, seen = normal(4, 2, 3, 5, 5), []
-    model[0].register_forward_hook(lambda _m, _i, out: seen.append(out.mean().item()))
-    current = model[0](x)
+    x = normal(4, 2, 3, 5, 5)
+    current, expected = model[0](x), twin[0](x)
     assert isinstance(current, deferred.Deferred)
-    expected = twin[0](x)
-    assert seen[0] == pytest.approx(expected.mean().item())
     assert relative_error(current + 1, expected + 1) < 1e-6
     assert torch.equal(model[1](current), twin[1](expected))
     assert relative_error(model[0].running_mean, twin[0].running_mean) < 1e-6  # updated once
+
+
+class Reused(nn.Module):
+    """Uses the output of BatchNorm after the neurons had it, and spikes after the pool had them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.node, self.pool = small()
+
+    def forward(self, x: Tensor) -> Tensor:
+        current = self.norm(x)
+        spikes = self.node(current)
+        return self.pool(spikes) + spikes[..., ::2, ::2] + current[..., ::2, ::2]
+
+
+def test_statistics_are_updated_once_where_a_value_is_computed_again():
+    model = Reused()
+    twin, x = copy.deepcopy(model), normal(4, 2, 3, 6, 6)
+    assert spikewire.fuse(model) == 1
+    (out, grads), (expected, truth) = run(model, x), run(twin, x)
+    for a, b in zip(
+        [out, *grads, *model.buffers()], [expected, *truth, *twin.buffers()], strict=True
+    ):
+        assert relative_error(a, b) < 1e-5
+
+
+def watch(module: nn.Module, seen: list[float]) -> None:
+    """Add a hook of every kind, which reads values as a monitor does: without gradients."""
+
+    def read(_module, *values) -> None:
+        with torch.no_grad():
+            seen.extend(
+                x.sum().item() for x in (v[0] if isinstance(v, tuple) else v for v in values)
+            )
+
+    module.register_forward_pre_hook(read)
+    module.register_forward_hook(read)
+    module.register_full_backward_hook(read)
+
+
+@pytest.mark.parametrize("watched", [0, 1, 2])
+def test_hooks_see_the_values_they_see_without_fuse(watched):
+    model = small()
+    twin, x = copy.deepcopy(model), normal(4, 2, 3, 6, 6)
+    spikewire.fuse(model)
+    seen, expected = [], []
+    watch(model[watched], seen)
+    watch(twin[watched], expected)
+    run(model, x)
+    run(twin, x)
+    assert len(expected) == 5
+    assert seen == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_statistics_can_be_estimated_anew():
+    """`update_bn` sets the momentum to None, which the kernels do not support."""
+    model = small()
+    twin, batches = copy.deepcopy(model), [normal(4, 2, 3, 6, 6, seed=i) for i in range(3)]
+    spikewire.fuse(model)
+    for network in (model, twin):
+        network.register_forward_pre_hook(lambda net, _: functional.reset_net(net))
+        torch.optim.swa_utils.update_bn(batches, network)
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        assert relative_error(a, b) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        (nn.BatchNorm2d(3), (4, 2, 3, 5, 5)),
+        (layer.BatchNorm2d(3, step_mode="m"), (8, 3, 5, 5)),
+        (layer.BatchNorm2d(3, step_mode="m"), (4, 2, 2, 5, 5)),
+    ],
+)
+def test_an_input_that_batchnorm_refuses_is_refused(norm, shape):
+    model = nn.Sequential(norm, LIF()).to(DEVICE)
+    spikewire.fuse(model)
+    with pytest.raises((ValueError, RuntimeError), match="expected|should contain"):
+        model(normal(*shape))
 
 
 class Double(torch.autograd.Function):
@@ -135,6 +219,14 @@ def test_a_use_whose_gradient_would_be_lost_is_refused():
         assert model(normal(4, 2, 3, 5, 5)).any()
 
 
+def test_a_backward_hook_of_a_container_is_refused_not_skipped():
+    norm = layer.BatchNorm2d(3, step_mode="m")
+    model = fired(nn.Sequential(nn.Sequential(norm), neuron.IFNode(step_mode="m")))
+    spikewire.fuse(model)
+    model[0].register_full_backward_hook(lambda *_: None)
+    refused(lambda: model(normal(4, 2, 3, 5, 5)), "backward hook", "unfuse")
+
+
 def test_state_that_is_kept_between_calls_is_refused():
     model = fired(nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), neuron.IFNode(step_mode="m")))
     spikewire.fuse(model)
@@ -153,6 +245,7 @@ def test_state_that_is_kept_between_calls_is_refused():
         neuron.LIFNode(step_mode="m", surrogate_function=surrogate.ATan(alpha=3.0)),
         neuron.LIFNode(step_mode="m", store_v_seq=True),
         nn.ReLU(),
+        Driven(),
     ],
 )
 def test_what_is_not_recognised_stays_as_it_is(node):

@@ -4,10 +4,11 @@ import copy
 
 import pytest
 import torch
-from comparison import DEVICE, gradients, normal, relative_error
+from comparison import DEVICE, Driven, gradients, normal, relative_error
+from refusal import refused
 from torch import Tensor, nn
 
-from spikewire import kernels
+from spikewire import build, kernels
 from spikewire.nn import sequence
 from spikewire.nn.layers import Dropout, Spiking, conv, linear
 from spikewire.nn.neurons import IF, LIF, PLIF
@@ -110,3 +111,66 @@ def test_the_hook_of_a_layer_runs():
     handle.remove()
     model(normal(3, 3, 8, 8))
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("channels", [6, 10])
+def test_batchnorm_of_other_channels_is_refused(channels):
+    """The kernels would read beyond its parameters, or leave some of them out."""
+    model = network().eval()
+    model.bn2 = nn.BatchNorm2d(channels).to(DEVICE)
+    refused(lambda: model(normal(3, 3, 8, 8)), "channels", "8", f"{channels}, those of BatchNorm")
+
+
+def test_neurons_with_a_forward_of_their_own_run_it():
+    model = network()
+    model.lif1 = Driven()
+    twin, images = copy.deepcopy(model), normal(3, 3, 8, 8)
+    output, grads = train_once(model, images, "triton")
+    expected, truth = train_once(twin, images, "torch")
+    assert torch.equal(output, expected)
+    for a, b in zip(grads, truth, strict=True):
+        assert relative_error(a, b) < 1e-4
+
+
+def run_twin(group, x: Tensor, steps: int, residual: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """Return the output of a group in float64 and plain torch, and the leaves of its gradients."""
+    norm, neuron, *pool = [copy.deepcopy(layer).double() for layer in group]
+    leaves = [x.detach().double().requires_grad_(), norm.weight, norm.bias, *neuron.parameters()]
+    current = norm(leaves[0].flatten(0, 1)).unflatten(0, x.shape[:2])
+    spikes = neuron(current.expand(steps, *current.shape[1:]))
+    if pool:
+        spikes = pool[0](spikes.flatten(0, 1)).unflatten(0, spikes.shape[:2])
+    return spikes if residual is None else spikes + residual.double(), leaves
+
+
+@pytest.mark.parametrize(
+    ("name", "neuron"), [("vgg16", "if"), ("sew-resnet18", "if"), ("dpap", "plif"), ("dpap", "if")]
+)
+def test_every_group_of_a_published_network_in_bf16(name, neuron, monkeypatch):
+    """On the inputs and gradients that it gets in a training step; only results are rounded."""
+    torch.manual_seed(0)
+    sizes = {"width": 1 / 24, "time_steps": 2, "threshold": 0.5, "readout": "current"}
+    model = build(name, neuron=neuron, **sizes).to(DEVICE)
+    calls, inner = [], sequence.run_group
+
+    def run_group(group, x, steps, *, residual=None):
+        spikes = inner(group, x, steps, residual=residual)
+        x.retain_grad()
+        spikes.retain_grad()
+        calls.append((group, x, steps, residual, spikes))
+        return spikes
+
+    monkeypatch.setattr(sequence, "run_group", run_group)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        output = model(normal(2, 3, 32, 32))
+    output.backward(normal(*output.shape, seed=4, dtype=output.dtype))
+    assert len(calls) == {"vgg16": 13, "sew-resnet18": 20, "dpap": 6}[name]
+    kernels.use("torch")
+    for group, x, steps, residual, spikes in calls:
+        expected, leaves = run_twin(group, x, steps, residual)
+        assert (spikes != expected).float().mean() < 1e-3  # within rounding of the threshold
+        assert spikes.any()
+        truth = gradients(expected, spikes.grad, *leaves)
+        found = [x.grad, *(p.grad for layer in group for p in layer.parameters())]
+        for a, b in zip(found, truth, strict=True):
+            assert relative_error(a, b) < 5e-3

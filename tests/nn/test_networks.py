@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusal import refused
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import nn
 
@@ -59,6 +60,17 @@ def test_shape_classes_width_and_readout(name):
     assert out.std() > 0
     frames = build(name, input_shape=(2, 32, 32), temporal=True, **options)
     assert frames(torch.rand(4, 2, 2, 32, 32)).shape == (4, 2, 7)
+
+
+@pytest.mark.parametrize("width", [0, -1, 17, float("nan"), float("inf")])
+def test_a_width_out_of_range_is_refused(width):
+    refused(lambda: build("vgg11", width=width), "width", width, "in (0, 16]")
+
+
+@pytest.mark.parametrize("classes", [0, 1, -3])
+@pytest.mark.parametrize("name", ["vgg11", "sew-resnet18"])
+def test_fewer_than_two_classes_are_refused(name, classes):
+    refused(lambda: build(name, classes=classes, width=1 / 32), "classes", classes, "2 or more")
 
 
 def test_batchnorm_per_step_reaches_into_blocks():

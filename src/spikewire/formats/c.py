@@ -104,7 +104,7 @@ def _check_stage(stage: Stage) -> None:
     if neuron is not None:
         field = f"{stage.name}: {{}} of the neurons"
         divides = neuron.update == "divide" or neuron.tau is None
-        check(divides, field.format("update"), neuron.update, "'divide' in C")
+        check(divides, field.format("update"), neuron.update, "'divide' in C, as of LIF and IF")
         check(not neuron.strict, field.format("firing"), "only above the threshold", "at it in C")
         at_once = neuron.reset in ("hard", "soft")
         check(at_once, field.format("reset"), neuron.reset, "'hard' or 'soft' in C")

@@ -5,6 +5,7 @@ what it stands for. Neurons that get it run both as one kernel, and a 2x2 max-po
 in. Anything else that uses it makes the BatchNorm run first, so the results are the same.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,15 +15,15 @@ from torch.utils._pytree import tree_map_only
 
 from spikewire.errors import SpikewireError
 from spikewire.kernels import fusible
-from spikewire.nn.fusion import is_norm, is_pool, run_fused
+from spikewire.nn.fusion import is_neuron, is_norm, is_pool, run_fused
 from spikewire.nn.membrane import NeuronConstants
-from spikewire.nn.neurons import Neuron
+from spikewire.nn.recurrent import is_hooked
 
 NORM_CLASSES = ("BatchNorm2d",)
 POOL_CLASSES = ("MaxPool2d",)
 SPIKINGJELLY = "spikingjelly.activation_based."
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "contiguous"}
-FACTS = {"shape", "ndim", "dtype", "device", "is_cuda", "layout", "requires_grad", "size", "dim"}
+FACTS = {"shape", "ndim", "dtype", "device", "is_cuda", "layout", "size", "dim"}
 FACTS |= {"__len__", "numel", "is_floating_point"}
 
 
@@ -38,10 +39,12 @@ def fuse(model: nn.Module) -> int:
 
     Recognised are `nn.BatchNorm2d` and `nn.MaxPool2d`, also those of SpikingJelly in multi-step
     mode, the neurons of spikewire, and SpikingJelly's `LIFNode`, `IFNode` and `ParametricLIFNode`
-    in multi-step mode with `decay_input` and with the surrogates `ATan(2)`, `Sigmoid(4)` or
-    `PiecewiseQuadratic(1)`. All other modules stay as they are, and so does every module while
-    kernels are off, on a CPU, or compiled. Names, parameters and buffers of the model do not
-    change. A neuron of SpikingJelly must be reset before every call.
+    in multi-step mode with `decay_input` and with the surrogates `ATan(2)`, `Sigmoid(4)`,
+    `PiecewiseQuadratic(1)` or `Rect(1)`. All other modules stay as they are, and so does every
+    module while kernels are off, on a CPU, or compiled, and a BatchNorm while it or its neurons
+    have a hook. Names, parameters and buffers of the model do not change. A neuron of SpikingJelly
+    must be reset before every call. Spikes are in channels-last memory: `reshape` them, as `view`
+    may fail.
 
     Args:
         model: any model; changed in place. `unfuse` changes it back.
@@ -58,12 +61,11 @@ def fuse(model: nn.Module) -> int:
     for norm, neuron, after in zip(leaves, leaves[1:], [*leaves[2:], None], strict=False):
         if not (_is(norm, NORM_CLASSES) and is_norm(norm)) or read_neuron(neuron) is None:
             continue
-        pooled = after is not None and _is(after, POOL_CLASSES) and is_pool(after)
-        install(norm, FusedNorm(norm))
-        install(neuron, FusedNeuron(neuron, pooled))
-        if pooled:
-            assert after is not None
-            install(after, FusedPool(after))
+        pool = after if after is not None and _is(after, POOL_CLASSES) and is_pool(after) else None
+        install(norm, FusedNorm(norm, neuron))
+        install(neuron, FusedNeuron(neuron, pool))
+        if pool is not None:
+            install(pool, FusedPool(pool))
         groups += 1
     return groups
 
@@ -112,7 +114,7 @@ def install(module: Any, fused: "FusedNorm | FusedNeuron | FusedPool") -> None:
 
 def read_neuron(module: nn.Module) -> Read | None:
     """Return the constants of neurons that the kernels can run, None for any other module."""
-    if isinstance(module, Neuron):
+    if is_neuron(module):
         return Read(module.constants, module.rate)
     kind = type(module)
     reader = READERS.get(kind.__name__)
@@ -138,7 +140,7 @@ READERS: dict[str, Callable[[Any], tuple[float | None, Tensor | None]]] = {
     "ParametricLIFNode": lambda node: (None, node.w.sigmoid()),
 }
 SURROGATES = {("ATan", 2.0): "atan", ("Sigmoid", 4.0): "sigmoid"}
-SURROGATES |= {("PiecewiseQuadratic", 1.0): "triangle"}
+SURROGATES |= {("PiecewiseQuadratic", 1.0): "triangle", ("Rect", 1.0): "rectangle"}
 
 
 def read_surrogate(function: Any) -> str | None:
@@ -156,8 +158,18 @@ class Work(NamedTuple):
 
     x: Tensor
     norm: nn.BatchNorm2d
+    grad: bool  # whether gradients were enabled when it was deferred
+    runs: list[bool]  # one item from the first run of the BatchNorm on, alone or with neurons
     neuron: nn.Module | None = None
-    grad: bool = False  # whether gradients were enabled when it was deferred
+
+    def take_norm(self) -> nn.BatchNorm2d:
+        """Return the BatchNorm to run; after the first run a copy, so that statistics move once."""
+        if not self.runs:
+            self.runs.append(True)
+            return self.norm
+        norm = copy.copy(self.norm)
+        norm._buffers = {name: value.clone() for name, value in norm.named_buffers()}
+        return norm
 
 
 class Deferred(Tensor):
@@ -177,11 +189,13 @@ class Deferred(Tensor):
     def compute(self) -> Tensor:
         """Do the work, once; return the values."""
         if self.work.grad and not torch.is_grad_enabled():
-            raise _refusal("code without gradients, such as an autograd function of its own,")
+            raise _refusal(
+                "an autograd function, a container's backward hook or other no_grad code"
+            )
         if not self.done:
-            x, norm, neuron, _ = self.work
-            y = type(norm).forward(norm, x) if neuron is None else run_neuron(self.work, False)
-            self.done.append(y)
+            self.done.append(
+                run_norm(self.work) if self.work.neuron is None else run_neuron(self.work)
+            )
         with torch._C.DisableTorchFunctionSubclass():
             return self.done[0].reshape(self.shape)
 
@@ -214,22 +228,33 @@ def _refusal(what: str) -> SpikewireError:
     )
 
 
-def run_neuron(work: Work, pool: bool) -> Tensor:
+def run_norm(work: Work) -> Tensor:
+    """Run BatchNorm alone."""
+    return type(work.norm).forward(work.take_norm(), work.x)
+
+
+def run_neuron(work: Work, pool: bool = False) -> Tensor:
     """Run BatchNorm, neurons and perhaps a pool as one kernel; time is the first dimension."""
     assert work.neuron is not None
     found = read_neuron(work.neuron)
     assert found is not None
-    return run_fused(work.norm, found.constants, found.rate, work.x, len(work.x), pool=pool)
+    norm, x = work.take_norm(), work.x
+    return run_fused(norm, found.constants, found.rate, x, len(x), pool=pool)
 
 
 # ---------------------------------------------------------------------- methods of fused modules
 
 
 class Fused:
-    """The methods that replace those of one module."""
+    """The methods that replace those of one module, and the module that may finish its work."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, follower: nn.Module | None = None) -> None:
         self.module: Any = module
+        self.follower = follower
+
+    def may_defer(self) -> bool:
+        """Return whether a module follows, and no hook is to see the values in between."""
+        return self.follower is not None and not is_hooked(self.module, self.follower)
 
     def original(self, *inputs: Any) -> Any:
         """Run the module as it was."""
@@ -244,16 +269,21 @@ class FusedNorm(Fused):
         """Return a deferred tensor of the shape of x, where the kernels may run."""
         if isinstance(x, Deferred) or torch.compiler.is_compiling() or not fusible(x, 1):
             return self.original(x)
-        work = Work(x, self.module, grad=torch.is_grad_enabled())
+        if not (self.may_defer() and is_norm(self.module) and self.takes(x)):
+            return self.original(x)
+        work = Work(x, self.module, torch.is_grad_enabled(), [])
         return Deferred.of(work, x.shape, [])
+
+    def takes(self, x: Tensor) -> bool:
+        """Return whether x has the dimensions and channels of the BatchNorm."""
+        many = getattr(self.module, "step_mode", "s") == "m"
+        return x.ndim == (5 if many else 4) and x.shape[-3] == self.module.num_features
 
 
 class FusedNeuron(Fused):
     """Neurons that run the BatchNorm before them, and leave a pool after them to do all."""
 
-    def __init__(self, module: nn.Module, pooled: bool) -> None:
-        super().__init__(module)
-        self.pooled, self.used = pooled, False
+    used = False  # since the last reset
 
     def forward(self, x: Tensor) -> Tensor:
         """Return spikes, deferred where a pool follows."""
@@ -263,7 +293,7 @@ class FusedNeuron(Fused):
             return self.original(x)
         self.check_state()
         work = x.work._replace(x=x.work.x.reshape(x.shape), neuron=self.module)
-        return Deferred.of(work, x.shape, []) if self.pooled else run_neuron(work, False)
+        return Deferred.of(work, x.shape, []) if self.may_defer() else run_neuron(work)
 
     def check_state(self) -> None:
         """Refuse neurons that continue from an earlier call, which the kernels do not."""
@@ -292,4 +322,4 @@ class FusedPool(Fused):
         if min(x.shape[-2:]) < 2:
             return self.original(x)
         pooled = run_neuron(x.work, True)
-        return pooled if x.ndim == 5 else pooled.flatten(0, 1)
+        return pooled.reshape(*x.shape[:-2], *pooled.shape[-2:])

@@ -4,7 +4,7 @@ The plain-torch twin of a group is its layers, run one after another.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from spikewire.errors import check
 from spikewire.nn.membrane import NeuronConstants
 from spikewire.nn.neurons import Neuron
+from spikewire.nn.recurrent import is_hooked
 
 Group = tuple[nn.Module, ...]
 
@@ -40,7 +41,7 @@ def find_groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
 
 
 def _fires(group: Group, layer: nn.Module) -> bool:
-    fires = isinstance(layer, Neuron) and not _hooked(layer)
+    fires = is_neuron(layer) and not is_hooked(layer)
     return fires and len(group) == 1 and _is_plain_norm(group[0])
 
 
@@ -48,21 +49,17 @@ def _pools(group: Group, layer: nn.Module) -> bool:
     return len(group) == 2 and _is_plain_pool(layer)
 
 
-def _hooked(layer: nn.Module) -> bool:
-    return bool(
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
-    )
-
-
 def _is_plain_norm(layer: nn.Module) -> bool:
-    return type(layer) is nn.BatchNorm2d and not _hooked(layer) and is_norm(layer)
+    return type(layer) is nn.BatchNorm2d and not is_hooked(layer) and is_norm(layer)
 
 
 def _is_plain_pool(layer: nn.Module) -> bool:
-    return type(layer) is nn.MaxPool2d and not _hooked(layer) and is_pool(layer)
+    return type(layer) is nn.MaxPool2d and not is_hooked(layer) and is_pool(layer)
+
+
+def is_neuron(layer: nn.Module) -> TypeGuard[Neuron]:
+    """Return whether a layer is our neurons, also of a subclass without a forward of its own."""
+    return isinstance(layer, Neuron) and type(layer).forward is Neuron.forward
 
 
 def is_norm(layer: Any) -> bool:
@@ -103,8 +100,9 @@ def run_group(
         Spikes ``[time_steps, batch, channels, height, width]``, height and width halved by a pool.
 
     Raises:
-        SpikewireError: time is neither 1 nor `time_steps`, an image is smaller than the pool's
-            window, or BatchNorm trains on one value per channel.
+        SpikewireError: time is neither 1 nor `time_steps`, the channels are not those of BatchNorm,
+            an image is smaller than the pool's window, or BatchNorm trains on one value per
+            channel.
     """
     norm, neuron = group[:2]
     assert isinstance(norm, nn.BatchNorm2d)
@@ -128,6 +126,8 @@ def run_fused(
     from spikewire.kernels import ops  # imported here: Triton may not be installed
 
     check(len(x) in (1, time_steps), "time", len(x), f"1 or {time_steps}")
+    channels = norm.num_features
+    check(x.shape[2] == channels, "channels", x.shape[2], f"{channels}, those of BatchNorm")
     if pool:
         check(min(x.shape[3:]) >= 2, "images", tuple(x.shape), "2x2 or more where pooled")
     more = [None if y is None else y.flatten(0, 1).to(x.dtype) for y in (add, residual)]

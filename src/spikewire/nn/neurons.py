@@ -228,7 +228,7 @@ class PLIF(Neuron):
         tau: initial time constant, above 1; the attribute `tau` is the current one.
         threshold: membrane potential at which a neuron fires; above `rest`.
         rest: resting potential.
-        surrogate: "atan", "sigmoid" or "triangle": the gradient of a spike.
+        surrogate: "atan", "sigmoid", "triangle" or "rectangle": the gradient of a spike.
         reset: "hard" (to `rest`) or "soft" (lowered by ``threshold - rest``).
 
     Raises:

@@ -115,9 +115,9 @@ def build(
             in a network that runs step by step.
         input_shape: shape of the input, for "mlp" and "recurrent", which take any, and for the
             scalable networks (VGG, ResNet, DPAP) if it is not their own.
-        classes: number of classes, for the same networks.
+        classes: number of classes, at least 2, for the same networks.
         hidden: hidden neurons of "mlp" and "recurrent"; 0: their own number.
-        width: factor on the numbers of channels of the scalable networks.
+        width: factor on the numbers of channels of the scalable networks, in (0, 16].
         temporal: whether the input varies over time, ``[time, batch, *input_shape]``.
 
     Returns:
@@ -138,12 +138,14 @@ def build(
     check(time_steps >= 1, "time_steps", time_steps, "at least 1")
     model = MODELS[name]
     constants = {"threshold": threshold, "surrogate": surrogate, "reset": reset}
+    check(classes is None or classes >= 2, "classes", classes, "2 or more")
+    check(0 < width <= 16, "width", width, "in (0, 16]")
     check(width == 1 or model.scalable, "width", width, f"1 for {name!r}, which has its own sizes")
     factory = partial(NEURONS[neuron], **constants, **({} if neuron == "if" else {"tau": tau}))
     dropout = model.dropout if dropout is None else dropout
     if model.input_shape is None:
         check(input_shape is not None, "input_shape", None, f"given for {name!r}")
-        check(classes is not None and classes >= 2, "classes", classes, "2 or more")
+        check(classes is not None, "classes", None, f"given for {name!r}")
         size = prod(input_shape or ())
         layers = model.layers(size, hidden or model.hidden, factory, dropout, classes)
     else:
