@@ -6,6 +6,9 @@ import torch
 
 from spikewire.config import resolve
 from spikewire.nn.encoding import Bernoulli
+from spikewire.nn.initialisation import scale_to_fire_
+from spikewire.nn.layers import Spiking
+from spikewire.nn.losses import mse_rate
 from spikewire.nn.models import build
 from spikewire.train.loop import fit
 
@@ -71,6 +74,25 @@ def test_the_gradient_passes_the_encoding_unchanged():
     assert set(spikes.unique().tolist()) <= {0.0, 1.0}
     (spikes * 3).sum().backward()
     assert torch.equal(pixels.grad, torch.full_like(pixels, 3.0))
+
+
+def test_fully_connected_neurons_still_learn_after_a_step_of_adam_at_the_rate_of_the_preset():
+    # 32,768 inputs, a quarter of which spike: without BatchNorm the step moves a current by several
+    # thresholds, and 72 % of the neurons fire always or never, where their gradient is 0
+    torch.manual_seed(0)
+    layers = dict(build("cifar10-admm", **CONSTANTS).named_children())
+    names = list(layers)
+    head = Spiking({name: layers[name] for name in names[names.index("drop1") :]}, temporal=True)
+    spikes = (torch.rand(2, 16, 2048 * 16) < 0.25).float()
+    labels = torch.arange(16) % 10
+    scale_to_fire_(head, spikes)
+    optimizer = torch.optim.Adam(head.parameters(), resolve("cifar10-admm").lr)
+    for _ in range(2):
+        optimizer.zero_grad()
+        mse_rate(head(spikes), labels).backward()
+        learning = head.fc1.weight.grad.any(1).float().mean()
+        assert learning > 0.9
+        optimizer.step()
 
 
 def test_it_learns_a_few_images_of_mnist_and_is_pruned(mnist):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusal import refused
 from spikingjelly.activation_based import functional, neuron, surrogate
 from spikingjelly.activation_based import layer as jelly
 from torch import nn
@@ -86,3 +87,8 @@ def test_a_model_by_name_has_it_and_the_same_parameters(name):
     assert [type(m) for m in norms] == [BatchNormPerStep] * 6
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (joint, per_step)]
     assert shapes[0] == shapes[1]
+
+
+def test_statistics_per_step_after_a_fully_connected_layer_are_refused():
+    with torch.device("meta"):
+        refused(lambda: build("cifar10-admm", batchnorm="per-step"), "batchnorm", "joint")

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from spikewire.errors import check
+
 BATCHNORMS = ("joint", "per-step")
 
 
@@ -35,7 +37,13 @@ class BatchNormPerStep(nn.BatchNorm2d):
 
 
 def per_step(layer: nn.Module) -> nn.Module:
-    """Return a BatchNorm per time step in place of a fresh `nn.BatchNorm2d`, also within layers."""
+    """Return a BatchNorm per time step in place of a fresh `nn.BatchNorm2d`, also within layers.
+
+    Raises:
+        SpikewireError: there is a BatchNorm after a fully connected layer.
+    """
+    flat = isinstance(layer, nn.BatchNorm1d)
+    check(not flat, "batchnorm", "per-step", "joint for a network with BatchNorm1d")
     if type(layer) is nn.BatchNorm2d:
         return BatchNormPerStep(layer.num_features, layer.eps, layer.momentum)
     for name, child in layer.named_children():

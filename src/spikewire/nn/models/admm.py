@@ -36,7 +36,11 @@ def make_mnist_layers(neuron: NeuronFactory, dropout: float) -> Layers:
 
 
 def make_cifar10_layers(neuron: NeuronFactory, dropout: float) -> Layers:
-    """Return seven convolutions and 1024-512-100, ten neurons per class; BatchNorm is ours."""
+    """Return seven convolutions and 1024-512-100, ten neurons per class; BatchNorm is ours.
+
+    The first fully connected layer has 32,768 inputs: without BatchNorm, one step of Adam moves its
+    currents by several thresholds, to where the rectangular surrogate is 0 for good.
+    """
     layers: Layers = {}
     for i, (inputs, outputs, stride) in enumerate(CHANNELS, 1):
         layers[f"conv{i}"] = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
@@ -46,8 +50,10 @@ def make_cifar10_layers(neuron: NeuronFactory, dropout: float) -> Layers:
         "flatten": nn.Flatten(),
         "drop1": Dropout(dropout),
         "fc1": linear(2048 * 4 * 4, 1024),
+        "bn8": nn.BatchNorm1d(1024),
         "lif8": neuron(),
         "fc2": linear(1024, 512),
+        "bn9": nn.BatchNorm1d(512),
         "lif9": neuron(),
         "fc3": linear(512, 100),
         "lif10": neuron(),
