@@ -259,6 +259,13 @@ def test_a_format_names_what_it_cannot_hold(lsnn, tmp_path, format):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("steps", [8, 140], ids=["step by step", "at once"])
+def test_a_leaky_readout_is_named_where_no_format_can_hold_it(tmp_path, steps):
+    sizes = {"input_shape": (2,), "classes": 3, "hidden": 4, "temporal": True}
+    model, x = spikewire.build("recurrent", readout="leaky", **sizes), torch.rand(steps, 1, 2)
+    refused(lambda: spikewire.export(model, x, tmp_path / "net"), "leaky: LeakyIntegrator is a")
+
+
 def test_it_is_trained_from_the_command_line(tmp_path):
     run = tmp_path / "run"
     words = ["--preset", "seqdigits-lsnn", "--epochs", "4", "--hidden", "40", "--out", str(run)]
