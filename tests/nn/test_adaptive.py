@@ -8,12 +8,14 @@ from refusal import refused
 
 import spikewire
 from spikewire.cli import main
+from spikewire.config import resolve
 from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 from spikewire.nn.crossings import Crossings
 from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.recurrent import LastSteps, LeakyIntegrator
 from spikewire.nn.sequence import run_layers
 from spikewire.runs import RunDir
+from spikewire.train.step import prepare
 
 
 class Spike(torch.autograd.Function):
@@ -204,6 +206,21 @@ def test_bad_arguments_are_refused():
     refused(lambda: AdaptiveRecurrent(3, 4, adaptive=5), "adaptive", "between 0 and 4")
     refused(lambda: AdaptiveRecurrent(3, 4, span=0), "span", "at least 1")
     refused(lambda: AdaptiveRecurrent(3, 4)(torch.zeros(5, 3)), "[time, batch, 3]")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("neuron", "if"), ("tau", 5.0), ("threshold", 2.0), ("surrogate", "rectangle")]
+    + [("reset", "soft"), ("dropout", 0.5)],
+)
+def test_settings_of_other_neurons_are_refused_not_ignored(key, value):
+    sizes = {"readout": "leaky", "input_shape": (2,), "classes": 10, "temporal": True}
+    refused(lambda: spikewire.build("lsnn-short", **sizes, **{key: value}), key, "unused")
+
+
+def test_weights_that_fire_are_refused_by_a_network_with_first_weights_of_its_own():
+    config = resolve("seqdigits-lsnn", flags={"init": "firing"})
+    refused(lambda: prepare(config), "init: 'firing'", "default for 'lsnn-short'")
 
 
 def test_crossings_mark_what_the_paper_marks():

@@ -221,7 +221,11 @@ def test_no_format_takes_a_network_with_a_local_rule(name, tmp_path):
         ({"plasticity": "tau:-1"}, "plasticity: tau: -1.0 is not allowed"),
         ({"plasticity": "tau"}, "NAME:VALUE"),
         ({"average": "0.9"}, "average: 0.9 is not allowed"),
-        ({"init": "firing"}, "init"),
+        ({"init": "firing"}, "init: 'firing' is not allowed; it must be 'default', unused"),
+        ({"momentum": "0"}, "momentum: 0.0 is not allowed; it must be 0.9, unused: 'diehl-cook'"),
+        ({"optimizer": "sgd"}, "optimizer: 'sgd' is not allowed; it must be 'adam', unused"),
+        ({"tau": "5"}, "tau: 5.0 is not allowed; it must be 2.0, unused"),
+        ({"dropout": "0.1"}, "dropout: 0.1 is not allowed; it must be None, unused"),
         ({"model": "digits-mlp", "plasticity": "tau:5", "hidden": "0"}, "learns by a gradient"),
     ],
 )
