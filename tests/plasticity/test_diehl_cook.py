@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from refusal import refused
 
 from spikewire import METHODS, Budget, SpikewireError, export, plasticity
 from spikewire.config import resolve
+from spikewire.data import load
 from spikewire.deploy import export_run
 from spikewire.fields import defaults
 from spikewire.plasticity import DiehlCook, LocalRule
@@ -18,6 +20,7 @@ from spikewire.plasticity.labels import Labels
 from spikewire.runs.rundir import RunDir
 from spikewire.train.evaluate import evaluate_run
 from spikewire.train.loop import Interrupted, Step, fit
+from spikewire.train.step import prepare
 
 Constants = DiehlCook.Constants
 FLAGS = {"dataset": "digits", "hidden": "40", "epochs": "3", "lr": "0.3", "time_steps": "30"}
@@ -200,6 +203,17 @@ def test_it_learns_digits_sparse_and_resumes_to_the_same_bits(tmp_path):
     row = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["measured"]["synops"] > 0
     refused(lambda: export_run(tmp_path / "whole"), "model: 'DiehlCook'", "learns by a gradient")
+
+
+@pytest.mark.parametrize("name", plasticity.NETWORKS)
+def test_pixels_stay_in_0_to_1_where_the_data_set_has_a_mean_and_a_deviation(name):
+    # as CIFAR-10 has: normalised pixels would be clipped, and half of the image lost
+    digits = load("digits")
+    data = replace(digits, mean=(0.5,), std=(0.25,))
+    config = resolve(flags={"model": name, "dataset": "digits", "batch_size": "1437"})
+    images, _ = next(prepare(config, data).train.epoch(0))
+    expected = digits.train_images.float() / 255
+    assert torch.allclose(images.mean((0, 1)), expected.mean((0, 1)), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", plasticity.NETWORKS)

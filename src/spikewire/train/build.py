@@ -67,6 +67,8 @@ def load_data(config: Config, data: AnyDataset | None = None) -> AnyDataset:
         data = data.at(config.time_steps, config.frames)
         early = config.early_time_steps
         check(not any(early), "early_time_steps", early, "0 for data over time")
+    if config.model in plasticity.NETWORKS:  # a pixel is a rate or a time, from 0 to 1
+        data = data.normalised((0.0,) * len(data.mean), (1.0,) * len(data.mean))
     return data.normalised(config.pixel_mean, config.pixel_std).centred(config.centre)
 
 
