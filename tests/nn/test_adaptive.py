@@ -317,6 +317,21 @@ def test_weights_that_fire_are_refused_by_a_network_with_first_weights_of_its_ow
     refused(lambda: prepare(config), "init: 'firing'", "default for 'lsnn-short'")
 
 
+def test_data_that_are_not_pixel_and_cue_are_refused_before_training():
+    sizes = {"readout": "leaky", "input_shape": (12,), "classes": 10, "temporal": True}
+    refused(lambda: spikewire.build("lsnn", **sizes), "model: 'lsnn'", "pixel and cue")
+
+
+@pytest.mark.parametrize("neurons", [5, 8])
+def test_a_layer_whose_only_inhibitory_neuron_is_itself_starts_finite(neurons):
+    torch.manual_seed(0)
+    layer = AdaptiveRecurrent(4, neurons, inhibitory=54 / 220)
+    weight = layer.synapses.weight.detach()
+    assert weight.isfinite().all()
+    assert (weight[1:, :1] <= 0).all()
+    torch.testing.assert_close(weight[1:].sum(1), torch.zeros(neurons - 1), atol=1e-5, rtol=0.0)
+
+
 def test_crossings_mark_what_the_paper_marks():
     pixels = [0, 255, 100, 100, 30, 0, 200]
     x = torch.tensor([[p, float(i > 4)] for i, p in enumerate(pixels)]).view(7, 1, 2)

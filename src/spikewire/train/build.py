@@ -155,8 +155,6 @@ def _named_model(config: Config, data: AnyDataset) -> Spiking:
     name = config.model
     if name == "auto":
         name = "recurrent" if data.temporal and len(data.shape) == 1 else "mlp"
-    scaled = config.init == "default" or not models.MODELS[name].own_neurons
-    check(scaled, "init", config.init, f"default for {name!r}, which has first weights of its own")
     model = models.build(
         name,
         time_steps=config.time_steps,
@@ -174,6 +172,8 @@ def _named_model(config: Config, data: AnyDataset) -> Spiking:
         width=config.width,
         temporal=data.temporal,
     )
+    scaled = config.init == "default" or not models.MODELS[name].own_neurons
+    check(scaled, "init", config.init, f"default for {name!r}, which has first weights of its own")
     wanted = (*(model.input_shape or ()), model.classes)
     found = (*data.shape, len(data.classes))
     sizes = [f"{' x '.join(map(str, few))} inputs of {n} classes" for *few, n in (found, wanted)]

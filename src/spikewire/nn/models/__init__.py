@@ -140,13 +140,10 @@ def build(
     check_word("batchnorm", batchnorm, BATCHNORMS)
     check(time_steps >= 1, "time_steps", time_steps, "at least 1")
     model = MODELS[name]
-    given = dict(zip(OF_NEURONS, (neuron, tau, threshold, surrogate, reset, dropout), strict=True))
-    for key, value in given.items() if model.own_neurons else ():
-        usual = (build.__kwdefaults__ or {})[key]
-        check(value == usual, key, value, f"{usual!r}, unused: {name!r} has neurons of its own")
     constants = {"threshold": threshold, "surrogate": surrogate, "reset": reset}
     check(width == 1 or model.scalable, "width", width, f"1 for {name!r}, which has its own sizes")
     factory = partial(NEURONS[neuron], **constants, **({} if neuron == "if" else {"tau": tau}))
+    given = dict(zip(OF_NEURONS, (neuron, tau, threshold, surrogate, reset, dropout), strict=True))
     dropout = model.dropout if dropout is None else dropout
     if model.input_shape is None:
         check(input_shape is not None, "input_shape", None, f"given for {name!r}")
@@ -159,6 +156,9 @@ def build(
         classes = (classes if model.scalable else None) or model.classes
         sizes = (shape, classes, width) if model.scalable else ()
         input_shape, layers = shape, model.layers(*sizes, factory, dropout)
+    for key, value in given.items() if model.own_neurons else ():
+        usual = (build.__kwdefaults__ or {})[key]
+        check(value == usual, key, value, f"{usual!r}, unused: {name!r} has neurons of its own")
     if batchnorm == "per-step":
         layers = {key: per_step(layer) for key, layer in layers.items()}
     return Spiking(
