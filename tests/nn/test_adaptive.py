@@ -1,6 +1,7 @@
 """The LSNN layer: a slow transcription of its equations, delays, refractory time, counts."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -343,6 +344,12 @@ def test_crossings_mark_what_the_paper_marks():
         rise = [float(after is not None and y < level <= after) for level in levels]
         fall = [float(after is not None and y >= level > after) for level in levels]
         assert found[t].tolist() == [*rise, *fall, float(y == 1), float(t > 4)]
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_crossings_compile():
+    x, encode = torch.randint(256, (20, 3, 2)).float(), Crossings(5)
+    assert torch.equal(torch.compile(encode)(x), encode(x))
 
 
 def test_images_become_sequences_with_a_cue():
