@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spikewire import plasticity
 from spikewire.config import (
     MODEL_OF,
     Config,
@@ -307,6 +308,13 @@ def test_a_data_set_brings_its_own_preset(dataset, epochs):
     config = resolve(flags={"dataset": dataset})
     assert (config.dataset, config.epochs) == (dataset, epochs)
     assert resolve("digits", flags={"dataset": dataset}).epochs == 80  # unless another is named
+
+
+@pytest.mark.parametrize("network", plasticity.NETWORKS)
+def test_a_network_with_a_learning_rule_brings_its_own_preset(network):
+    config = resolve(flags={"model": network, "dataset": "digits"})
+    preset = next(key for key, text in presets().items() if f'model = "{network}"' in text)
+    assert config == resolve(preset, flags={"dataset": "digits"})
 
 
 def test_without_a_preset_spikewires_own_networks_start_with_weights_that_fire(tmp_path):

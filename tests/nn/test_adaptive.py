@@ -1,6 +1,7 @@
 """The LSNN layer: a slow transcription of its equations, delays, refractory time, counts."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -8,12 +9,16 @@ from refusal import refused
 
 import spikewire
 from spikewire.cli import main
+from spikewire.config import resolve
 from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 from spikewire.nn.crossings import Crossings
 from spikewire.nn.delays import DelayedLinear
+from spikewire.nn.losses import ce_rate
+from spikewire.nn.penalty import rate_penalty
 from spikewire.nn.recurrent import LastSteps, LeakyIntegrator
 from spikewire.nn.sequence import run_layers
 from spikewire.runs import RunDir
+from spikewire.train.step import prepare
 
 
 class Spike(torch.autograd.Function):
@@ -180,6 +185,98 @@ def test_the_published_network_starts_with_balanced_signs_per_source():
         assert float(excitation) == pytest.approx(math.sqrt(2 / math.pi) / radius, rel=0.15)
 
 
+class Spikes(Spike):
+    """The published spike, of many neurons."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        (s,) = ctx.saved_tensors
+        return grad * 0.3 * (1 - s.abs()).clamp(min=0)
+
+
+def published_spikes(y, cue):
+    """The 80 channels of pixels ``[time, batch]`` in 0..1: rises, falls, white, cue."""
+    x = torch.zeros(*y.shape, 80, dtype=y.dtype)
+    for i, level in enumerate(torch.linspace(0, 1, 40)[:-1]):
+        x[:-1, :, i] = ((y[:-1] < level) & (y[1:] >= level)).to(y)
+        x[:-1, :, 39 + i] = ((y[:-1] >= level) & (y[1:] < level)).to(y)
+    x[..., 78], x[..., 79] = (y == 1).to(y), cue
+    return x
+
+
+def published_loss(x, labels, weights, delays, adaptive, last):
+    """Cross-entropy of the readout, and the penalty on rates; currents wait in a buffer."""
+    into, own, out, bias = weights
+    batch, size = x.shape[1], len(own)
+    alpha, rho = math.exp(-1 / 20), math.exp(-1 / 700)
+    own = own * (1 - torch.eye(size, dtype=x.dtype))
+    beta = torch.tensor([0.0] * (size - adaptive) + [1.8] * adaptive, dtype=x.dtype)
+    pairs = zip((into, own), delays, strict=True)
+    layers = [torch.stack([w * (d == k) for k in range(10)]) for w, d in pairs]
+    v, b, z, y = torch.zeros(4, batch, size, dtype=x.dtype)
+    waiting = [torch.zeros_like(v)] * 10
+    spikes, logits = [torch.zeros_like(v)] * 5, []
+    for now in x:
+        sent = now @ layers[0].mT + z @ layers[1].mT
+        waiting = [old + new for old, new in zip(waiting, sent, strict=True)]
+        b = rho * b + (1 - rho) * z
+        level = 0.01 + beta * b
+        rested = torch.stack(spikes[-5:]).amax(0) == 0
+        fired = Spikes.apply((v - level) / level) * rested
+        v = alpha * v + (1 - alpha) * waiting[0] - z * level
+        waiting, z = [*waiting[1:], torch.zeros_like(v)], fired
+        spikes.append(z)
+        y = alpha * y + (1 - alpha) * z
+        logits.append(y @ out.T + bias)
+    rates = torch.stack(spikes[5:]).mean((0, 1))
+    loss = torch.nn.functional.cross_entropy(torch.stack(logits[-last:]).mean(0), labels)
+    return loss + 0.1 * (rates - 0.01).square().sum()
+
+
+def test_training_steps_of_the_preset_are_those_of_the_paper():
+    torch.manual_seed(0)
+    config = resolve("seqmnist-lsnn")
+    sizes = {"input_shape": (2,), "classes": 10, "hidden": 22}
+    model = spikewire.build("lsnn", readout=config.readout, temporal=True, **sizes).double()
+    optimizer = torch.optim.Adam(model.parameters(), config.lr)
+    pruner = config.build_method().attach(model, optimizer, total_steps=3)
+    data = spikewire.data.load("seqdigits")
+    images, labels = data.train_images[:12].transpose(0, 1).double(), data.train_labels[:12]
+    images = torch.cat([torch.zeros(840 - len(images), 12, 2), images])  # black at first
+    x = published_spikes(images[..., 0] / 255, images[..., 1])
+    delays = model.rec1.inputs.delays, model.rec1.synapses.delays
+    signs = [layer.state["sign"] for layer in pruner.layers]
+    theta = [s * layer.weight.detach() for s, layer in zip(signs, pruner.layers, strict=True)]
+    mean, var = [torch.zeros_like(t) for t in theta], [torch.zeros_like(t) for t in theta]
+    for step in (1, 2, 3):
+        weights = [(s * t).requires_grad_() for s, t in zip(signs, theta, strict=True)]
+        weights.append(model.fc2.bias.detach().clone().requires_grad_())
+        expected = published_loss(x, labels, weights, delays, adaptive=10, last=28)
+        grads = torch.autograd.grad(expected, weights)
+        optimizer.zero_grad()
+        loss = ce_rate(model(images), labels, config.rate_scale) + rate_penalty(model)
+        loss.backward()
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(model.fc2.bias.grad, grads[3])
+        active = [mask.clone() for mask in pruner.masks().values()]
+        optimizer.step()
+        replaced = 0
+        for i, layer in enumerate(pruner.layers):
+            change = signs[i] * grads[i]  # of all theta: moments of dormant ones go on
+            mean[i] = 0.9 * mean[i] + 0.1 * change
+            var[i] = 0.999 * var[i] + 0.001 * change**2
+            size = (var[i] / (1 - 0.999**step)).sqrt() + 1e-8
+            moved = theta[i] - 1e-2 * (mean[i] / (1 - 0.9**step)) / size - 1e-2 * 1e-2
+            theta[i] = moved.where(active[i], 0.0).clamp(min=0)
+            torch.testing.assert_close(signs[i] * layer.weight.detach(), theta[i])
+            present = layer.state["mask"]
+            assert present[theta[i] > 0].all()
+            replaced += int((present & (theta[i] == 0)).sum())
+        assert replaced > 0
+        present = sum(int(mask.sum()) for mask in pruner.masks().values())
+        assert present == sum(round(0.12 * t.numel()) for t in theta)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_readout_of_the_last_steps_is_the_same_with_the_filter_first(bias):
     torch.manual_seed(0)
@@ -206,6 +303,36 @@ def test_bad_arguments_are_refused():
     refused(lambda: AdaptiveRecurrent(3, 4)(torch.zeros(5, 3)), "[time, batch, 3]")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("neuron", "if"), ("tau", 5.0), ("threshold", 2.0), ("surrogate", "rectangle")]
+    + [("reset", "soft"), ("dropout", 0.5)],
+)
+def test_settings_of_other_neurons_are_refused_not_ignored(key, value):
+    sizes = {"readout": "leaky", "input_shape": (2,), "classes": 10, "temporal": True}
+    refused(lambda: spikewire.build("lsnn-short", **sizes, **{key: value}), key, "unused")
+
+
+def test_weights_that_fire_are_refused_by_a_network_with_first_weights_of_its_own():
+    config = resolve("seqdigits-lsnn", flags={"init": "firing"})
+    refused(lambda: prepare(config), "init: 'firing'", "default for 'lsnn-short'")
+
+
+def test_data_that_are_not_pixel_and_cue_are_refused_before_training():
+    sizes = {"readout": "leaky", "input_shape": (12,), "classes": 10, "temporal": True}
+    refused(lambda: spikewire.build("lsnn", **sizes), "model: 'lsnn'", "pixel and cue")
+
+
+@pytest.mark.parametrize("neurons", [5, 8])
+def test_a_layer_whose_only_inhibitory_neuron_is_itself_starts_finite(neurons):
+    torch.manual_seed(0)
+    layer = AdaptiveRecurrent(4, neurons, inhibitory=54 / 220)
+    weight = layer.synapses.weight.detach()
+    assert weight.isfinite().all()
+    assert (weight[1:, :1] <= 0).all()
+    torch.testing.assert_close(weight[1:].sum(1), torch.zeros(neurons - 1), atol=1e-5, rtol=0.0)
+
+
 def test_crossings_mark_what_the_paper_marks():
     pixels = [0, 255, 100, 100, 30, 0, 200]
     x = torch.tensor([[p, float(i > 4)] for i, p in enumerate(pixels)]).view(7, 1, 2)
@@ -217,6 +344,12 @@ def test_crossings_mark_what_the_paper_marks():
         rise = [float(after is not None and y < level <= after) for level in levels]
         fall = [float(after is not None and y >= level > after) for level in levels]
         assert found[t].tolist() == [*rise, *fall, float(y == 1), float(t > 4)]
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_crossings_compile():
+    x, encode = torch.randint(256, (20, 3, 2)).float(), Crossings(5)
+    assert torch.equal(torch.compile(encode)(x), encode(x))
 
 
 def test_images_become_sequences_with_a_cue():
@@ -257,6 +390,13 @@ def test_a_format_names_what_it_cannot_hold(lsnn, tmp_path, format):
     layer = torch.nn.Sequential(lsnn.rec1)
     refused(lambda: spikewire.export(layer, spikes, path, format=format), "AdaptiveRecurrent")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("steps", [8, 140], ids=["step by step", "at once"])
+def test_a_leaky_readout_is_named_where_no_format_can_hold_it(tmp_path, steps):
+    sizes = {"input_shape": (2,), "classes": 3, "hidden": 4, "temporal": True}
+    model, x = spikewire.build("recurrent", readout="leaky", **sizes), torch.rand(steps, 1, 2)
+    refused(lambda: spikewire.export(model, x, tmp_path / "net"), "leaky: LeakyIntegrator is a")
 
 
 def test_it_is_trained_from_the_command_line(tmp_path):

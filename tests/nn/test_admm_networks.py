@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import torch
+from refusal import refused
 
+import spikewire
 from spikewire.config import resolve
 from spikewire.nn.encoding import Bernoulli
 from spikewire.nn.initialisation import scale_to_fire_
@@ -74,6 +76,11 @@ def test_the_gradient_passes_the_encoding_unchanged():
     assert set(spikes.unique().tolist()) <= {0.0, 1.0}
     (spikes * 3).sum().backward()
     assert torch.equal(pixels.grad, torch.full_like(pixels, 3.0))
+
+
+def test_no_format_holds_the_random_encoding_and_the_refusal_names_it(tmp_path):
+    model, path = build("mnist-admm", **CONSTANTS), tmp_path / "net"
+    refused(lambda: spikewire.export(model, torch.rand(1, 1, 28, 28), path), "encode: Bernoulli is")
 
 
 def test_fully_connected_neurons_still_learn_after_a_step_of_adam_at_the_rate_of_the_preset():

@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from refusal import refused
 
 from spikewire import METHODS, Budget, SpikewireError, export, plasticity
 from spikewire.config import resolve
+from spikewire.data import load
 from spikewire.deploy import export_run
 from spikewire.fields import defaults
 from spikewire.plasticity import DiehlCook, LocalRule
@@ -18,6 +20,7 @@ from spikewire.plasticity.labels import Labels
 from spikewire.runs.rundir import RunDir
 from spikewire.train.evaluate import evaluate_run
 from spikewire.train.loop import Interrupted, Step, fit
+from spikewire.train.step import prepare
 
 Constants = DiehlCook.Constants
 FLAGS = {"dataset": "digits", "hidden": "40", "epochs": "3", "lr": "0.3", "time_steps": "30"}
@@ -203,6 +206,17 @@ def test_it_learns_digits_sparse_and_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("name", plasticity.NETWORKS)
+def test_pixels_stay_in_0_to_1_where_the_data_set_has_a_mean_and_a_deviation(name):
+    # as CIFAR-10 has: normalised pixels would be clipped, and half of the image lost
+    digits = load("digits")
+    data = replace(digits, mean=(0.5,), std=(0.25,))
+    config = resolve(flags={"model": name, "dataset": "digits", "batch_size": "1437"})
+    images, _ = next(prepare(config, data).train.epoch(0))
+    expected = digits.train_images.float() / 255
+    assert torch.allclose(images.mean((0, 1)), expected.mean((0, 1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", plasticity.NETWORKS)
 def test_no_format_takes_a_network_with_a_local_rule(name, tmp_path):
     network = plasticity.build(name, input_shape=(1, 4, 4), classes=3, hidden=5)
     for kind in ("packed", "nir", "coo", "c"):
@@ -221,7 +235,11 @@ def test_no_format_takes_a_network_with_a_local_rule(name, tmp_path):
         ({"plasticity": "tau:-1"}, "plasticity: tau: -1.0 is not allowed"),
         ({"plasticity": "tau"}, "NAME:VALUE"),
         ({"average": "0.9"}, "average: 0.9 is not allowed"),
-        ({"init": "firing"}, "init"),
+        ({"init": "firing"}, "init: 'firing' is not allowed; it must be 'default', unused"),
+        ({"momentum": "0"}, "momentum: 0.0 is not allowed; it must be 0.9, unused: 'diehl-cook'"),
+        ({"optimizer": "sgd"}, "optimizer: 'sgd' is not allowed; it must be 'adam', unused"),
+        ({"tau": "5"}, "tau: 5.0 is not allowed; it must be 2.0, unused"),
+        ({"dropout": "0.1"}, "dropout: 0.1 is not allowed; it must be None, unused"),
         ({"model": "digits-mlp", "plasticity": "tau:5", "hidden": "0"}, "learns by a gradient"),
     ],
 )

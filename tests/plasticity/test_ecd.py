@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from refusal import refused
 
 from spikewire import plasticity
 from spikewire.config import resolve
@@ -124,3 +125,13 @@ def test_it_learns_digits_and_prunes():
     result = fit(resolve("mnist-ecd", flags=flags | options))
     assert result.accuracy > 0.75
     assert result.connectivity == 0.5
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_presentation_too_short_for_its_two_phases_is_one_line(steps):
+    network = plasticity.build("ecd", input_shape=(1, 4, 4), classes=2, hidden=3, time_steps=steps)
+    images, labels = torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long)
+    refused(lambda: network.learn(images, labels), "time_steps", "at least 3")
+    network.time_steps = 3
+    network.learn(images, labels)
+    assert network.fc1.weight.grad is not None

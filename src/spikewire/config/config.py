@@ -45,6 +45,13 @@ PRESET_OF = {
     "seqdigits": "seqdigits-lsnn",
     "seqmnist": "seqmnist-lsnn",
 }
+PRESET_OF_RULE = {
+    "diehl-cook": "mnist-diehl",
+    "wta": "mnist-wta",
+    "rbm": "mnist-rbm",
+    "ecd": "mnist-ecd",
+    "tempotron": "mnist-tempotron",
+}
 
 
 @dataclass(kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 from spikewire.config.config import (
     PRESET_OF,
+    PRESET_OF_RULE,
     Config,
     flag,
     method_fields,
@@ -38,8 +39,8 @@ def resolve(
     """Return the settings of a run from a preset, a TOML file and flags, each over the one before.
 
     Args:
-        preset: name of a preset; without preset and file it is the data set's own, and none for
-            a network or data of your own.
+        preset: name of a preset; without preset and file it is that of the network, if this has a
+            learning rule of its own, else the data set's, and none for a network or data of yours.
         file: path of a TOML file.
         flags: values as text, by name; names of settings or of the method's fields.
 
@@ -75,10 +76,11 @@ def starting_preset(given: Mapping[str, Any]) -> str | None:
 
 
 def _default_preset(flags: Mapping[str, str]) -> str:
-    """Return the preset where none is given: the data set's own, if it has one."""
+    """Return the preset where none is given: that of a learning rule, or the data set's own."""
     read = import_module("spikewire.data.reference").named_path
+    rule = PRESET_OF_RULE.get(flags.get("model", ""), "")
     own = any(read(flags.get(key, "")) for key in ("dataset", "model"))
-    return "" if own else PRESET_OF.get(flags.get("dataset", "digits"), "")
+    return rule or ("" if own else PRESET_OF.get(flags.get("dataset", "digits"), ""))
 
 
 def _without_preset(flags: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]]:
@@ -86,10 +88,8 @@ def _without_preset(flags: Mapping[str, str]) -> list[tuple[str, dict[str, Any]]
 
     torch's initial weights leave most networks of LIF neurons silent.
     """
-    model = flags.get("model", "auto")
-    own = import_module("spikewire.data.reference").named_path(model)
-    plastic = model in import_module("spikewire.plasticity").NETWORKS
-    return [] if own or plastic else [("defaults", {"init": "firing"})]
+    own = import_module("spikewire.data.reference").named_path(flags.get("model", "auto"))
+    return [] if own else [("defaults", {"init": "firing"})]
 
 
 def preset_toml(name: str) -> str:

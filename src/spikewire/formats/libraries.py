@@ -15,11 +15,18 @@ from spikewire.formats.neuron import Neuron
 from spikewire.nn import neurons
 from spikewire.nn.adaptive import AdaptiveRecurrent
 from spikewire.nn.crossings import Encoder
-from spikewire.nn.recurrent import Recurrent
+from spikewire.nn.encoding import Bernoulli
+from spikewire.nn.recurrent import LeakyIntegrator, Recurrent
 
 LIBRARIES = ("spikingjelly", "snntorch", "norse")
 STATEFUL = {"MemoryModule", "NonSpikingBaseNode", "SpikingNeuron", "SNNCell", "SNN"}
 STATEFUL |= {"SNNRecurrentCell", "SNNRecurrent", "LIFRecurrentCell", "LIFRecurrent"}
+IN_NO_FORMAT: dict[type[nn.Module], str] = {
+    Encoder: "spike encoder",
+    Bernoulli: "spike encoder",
+    AdaptiveRecurrent: "recurrent layer with adaptation",
+    LeakyIntegrator: "leaky readout",
+}
 
 
 class NeuronCall(NamedTuple):
@@ -63,10 +70,10 @@ def read_neuron(name: str, module: nn.Module) -> NeuronCall | None:
         neuron = Neuron(constants.tau, constants.threshold, constants.rest, constants.reset)
         synapses = (f"{name}.synapses", weight)
         return NeuronCall(neuron, True, keeps_state=False, synapses=synapses)
-    if isinstance(module, Encoder | AdaptiveRecurrent):
-        what = "spike encoder" if isinstance(module, Encoder) else "recurrent layer with adaptation"
-        raise SpikewireError(f"{name}: {type(module).__name__} is a {what}, which no format has")
     kind = type(module)
+    for refused, what in IN_NO_FORMAT.items():
+        if isinstance(module, refused):
+            raise SpikewireError(f"{name}: {kind.__name__} is a {what}, which no format has")
     reader = READERS.get((kind.__module__.split(".")[0], kind.__name__))
     if reader is not None:
         try:

@@ -23,6 +23,7 @@ def balance_(weight: Tensor, inhibitory: Tensor, *, self_connections: bool = Tru
         drawn.fill_diagonal_(0.0)
     excited = drawn.index_fill(1, inhibitory, 0.0).sum(1, keepdim=True)
     inhibited = drawn[:, inhibitory]
-    drawn[:, inhibitory] = inhibited * (-excited / inhibited.sum(1, keepdim=True))
+    total = inhibited.sum(1, keepdim=True)  # 0: only the neuron itself inhibits
+    drawn[:, inhibitory] = inhibited * (-excited / total).where(total > 0, 0.0)
     radius = torch.linalg.eigvals(drawn[:inputs]).abs().max()
     weight.copy_(drawn[:outputs] / radius.clamp(min=torch.finfo(drawn.dtype).tiny))

@@ -54,11 +54,9 @@ class Crossings(Encoder):
         shape = tuple(x.shape)
         check(len(shape) == 3 and shape[2] == 2, "input", shape, "[time, batch, 2]: pixel and cue")
         y = x[..., :1] / WHITE
-        above = y >= self.thresholds
-        rise, fall = torch.zeros_like(above), torch.zeros_like(above)
-        rise[:-1] = ~above[:-1] & above[1:]
-        fall[:-1] = above[:-1] & ~above[1:]
-        return torch.cat([rise, fall, y >= 1, x[..., 1:] > 0], 2).to(x.dtype)
+        above = (y >= self.thresholds).to(x.dtype)
+        change = above.diff(dim=0, append=above[-1:])
+        return torch.cat([change > 0, change < 0, y >= 1, x[..., 1:] > 0], 2).to(x.dtype)
 
     def extra_repr(self) -> str:
         """Show the number of levels."""

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from spikewire.errors import check
 from spikewire.fields import setting
 from spikewire.kernels import same_layout
 from spikewire.plasticity.boltzmann import Boltzmann, BoltzmannConstants
 
 DATA, MODEL = (0.1, 0.49), (0.6, 0.99)  # parts of a presentation in which weights change, + and -
 CLAMPED = 0.5  # part of a presentation in which the data drive the visible neurons
+FEWEST = 3  # time steps, with one in each of these parts
 CERTAINTY = 1e-3  # distance that a pixel keeps from 0 and 1, so that its log odds are finite
 
 
@@ -88,6 +90,7 @@ class ECD(Boltzmann):
             drive: log odds of the data ``[batch, visible]``.
         """
         weight, steps = self.fc1.weight, self.time_steps
+        check(steps >= FEWEST, "time_steps", steps, f"at least {FEWEST} for 'ecd'")
         hidden = Layer(drive.new_zeros(len(drive), self.hidden), self.constants)
         visible = Layer(torch.zeros_like(drive), self.constants)
         phases: list[list[tuple[Tensor, ...]]] = [[], []]

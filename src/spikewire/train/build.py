@@ -21,11 +21,16 @@ from spikewire.data.reference import (
 )
 from spikewire.distributed import ALONE, Ranks
 from spikewire.errors import check
+from spikewire.fields import defaults
 from spikewire.metrics.counting import preserve_state, reset_neurons_
 from spikewire.metrics.links import first_tensor
 from spikewire.nn import models
 from spikewire.nn.layers import Spiking
 from spikewire.plasticity import Plastic
+
+OF_GRADIENTS = ("optimizer", "momentum", "weight_decay", "teacher", "label_smoothing", "average")
+WITHOUT_EFFECT = (*OF_GRADIENTS, *models.OF_NEURONS, "readout", "batchnorm", "width", "init")
+WITHOUT_EFFECT += ("compile", "graph")  # on a network with a learning rule of its own
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
@@ -62,6 +67,8 @@ def load_data(config: Config, data: AnyDataset | None = None) -> AnyDataset:
         data = data.at(config.time_steps, config.frames)
         early = config.early_time_steps
         check(not any(early), "early_time_steps", early, "0 for data over time")
+    if config.model in plasticity.NETWORKS:  # a pixel is a rate or a time, from 0 to 1
+        data = data.normalised((0.0,) * len(data.mean), (1.0,) * len(data.mean))
     return data.normalised(config.pixel_mean, config.pixel_std).centred(config.centre)
 
 
@@ -165,6 +172,8 @@ def _named_model(config: Config, data: AnyDataset) -> Spiking:
         width=config.width,
         temporal=data.temporal,
     )
+    scaled = config.init == "default" or not models.MODELS[name].own_neurons
+    check(scaled, "init", config.init, f"default for {name!r}, which has first weights of its own")
     wanted = (*(model.input_shape or ()), model.classes)
     found = (*data.shape, len(data.classes))
     sizes = [f"{' x '.join(map(str, few))} inputs of {n} classes" for *few, n in (found, wanted)]
@@ -176,10 +185,11 @@ def _plastic_model(config: Config, data: AnyDataset) -> Plastic:
     """Return a network with a learning rule of its own; refuse what needs a gradient."""
     name = config.model
     check(not data.temporal, "model", name, "another one for data over time")
-    for key in ("teacher", "label_smoothing", "average", "compile", "graph"):
+    usual = defaults(Config)
+    for key in WITHOUT_EFFECT:
         value = getattr(config, key)
-        check(not value, key, value, f"left out for {name!r}, which learns without a gradient")
-    check(config.init == "default", "init", config.init, f"default for {name!r}")
+        allowed = f"{usual[key]!r}, unused: {name!r} has a learning rule of its own"
+        check(value is False or value == usual[key], key, value, allowed)
     check("cutmix" not in config.augment, "augment", config.augment, f"without cutmix for {name!r}")
     return plasticity.build(
         name,

@@ -40,6 +40,7 @@ class Model(NamedTuple):
         hidden: hidden neurons of a network of any size, where no other number is given.
         scalable: whether it also takes other shapes of images and numbers of classes than its own,
             and a width, which multiplies its numbers of channels.
+        own_neurons: whether its neurons and first weights are its own, and take no settings.
     """
 
     layers: Callable[..., Layers]
@@ -48,6 +49,7 @@ class Model(NamedTuple):
     dropout: float = 0.0
     hidden: int = 0
     scalable: bool = False
+    own_neurons: bool = False
 
 
 MODELS = {
@@ -64,8 +66,8 @@ MODELS = {
     "cifar10-admm": Model(admm.make_cifar10_layers, (3, 32, 32), dropout=0.5),
     "mlp": Model(mlp.make_layers, None, hidden=256),
     "recurrent": Model(recurrent.make_layers, None, hidden=128),
-    "lsnn": Model(partial(lsnn.make_layers, 40, 700.0), None, hidden=220),
-    "lsnn-short": Model(partial(lsnn.make_layers, 16, 60.0), None, hidden=100),
+    "lsnn": Model(partial(lsnn.make_layers, 40, 700.0), None, hidden=220, own_neurons=True),
+    "lsnn-short": Model(partial(lsnn.make_layers, 16, 60.0), None, hidden=100, own_neurons=True),
     "vgg11": Model(partial(vgg.make_layers, vgg.VGG11, nn.MaxPool2d), (3, 32, 32), scalable=True),
     "vgg16": Model(partial(vgg.make_layers, vgg.VGG16, nn.MaxPool2d), (3, 32, 32), scalable=True),
     "vggsnn": Model(partial(vgg.make_layers, vgg.VGGSNN, nn.AvgPool2d), (2, 48, 48), scalable=True),
@@ -77,6 +79,7 @@ MODELS = {
     "resnet19": Model(resnet.resnet19, (3, 32, 32), scalable=True),
 }
 READOUTS = ("spikes", "current", "leaky")
+OF_NEURONS = ("neuron", "tau", "threshold", "surrogate", "reset", "dropout")  # arguments of `build`
 
 
 def build(
@@ -142,6 +145,7 @@ def build(
     check(0 < width <= 16, "width", width, "in (0, 16]")
     check(width == 1 or model.scalable, "width", width, f"1 for {name!r}, which has its own sizes")
     factory = partial(NEURONS[neuron], **constants, **({} if neuron == "if" else {"tau": tau}))
+    given = dict(zip(OF_NEURONS, (neuron, tau, threshold, surrogate, reset, dropout), strict=True))
     dropout = model.dropout if dropout is None else dropout
     if model.input_shape is None:
         check(input_shape is not None, "input_shape", None, f"given for {name!r}")
@@ -154,6 +158,9 @@ def build(
         classes = (classes if model.scalable else None) or model.classes
         sizes = (shape, classes, width) if model.scalable else ()
         input_shape, layers = shape, model.layers(*sizes, factory, dropout)
+    for key, value in given.items() if model.own_neurons else ():
+        usual = (build.__kwdefaults__ or {})[key]
+        check(value == usual, key, value, f"{usual!r}, unused: {name!r} has neurons of its own")
     if batchnorm == "per-step":
         layers = {key: per_step(layer) for key, layer in layers.items()}
     return Spiking(

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from spikewire.errors import check
 from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 from spikewire.nn.balance import balance_
 from spikewire.nn.crossings import Crossings
@@ -30,12 +31,16 @@ def make_layers(
         levels: thresholds of the encoder; published are 40.
         tau_adaptation: time constant of the adaptation in time steps; published are 700, for
             sequences of 840.
-        inputs: not used: there are 2, the pixel and the cue.
+        inputs: 2: the pixel and the cue.
         hidden: number of recurrent neurons; published are 220.
         neuron: not used: the neurons and their other constants are those of the paper.
         dropout: not used.
         classes: number of classes.
+
+    Raises:
+        SpikewireError: there is another number of inputs.
     """
+    check(inputs == 2, "model", "lsnn", "another one for data that are not pixel and cue over time")
     encode, dynamics = Crossings(levels), Dynamics(tau_adaptation=tau_adaptation)
     adaptive = round(ADAPTIVE * hidden)
     readout = nn.Linear(hidden, classes)
