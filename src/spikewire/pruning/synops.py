@@ -14,6 +14,7 @@ from spikewire.pruning.layers import Layer
 from spikewire.pruning.meter import Meter
 from spikewire.pruning.owners import unpruned_layers
 from spikewire.pruning.passes import Passes, in_backward, remove_copied_pass_hooks
+from spikewire.pruning.ranks import sum_over_ranks
 from spikewire.pruning.spacing import evenly_spaced
 from spikewire.pruning.spending import cost_of
 
@@ -49,8 +50,7 @@ class SynOps(Meter):
         pruner: the pruner; the sums are in its `memory`, costs in ``layer.state["cost"]``.
 
     Attributes:
-        sum_over_ranks: replaces a tensor by its sum over all ranks and returns it; set by whoever
-            trains with several.
+        sum_over_ranks: replaces a tensor by its sum over all ranks and returns it.
         called: whether a layer was seen in a forward pass.
     """
 
@@ -60,7 +60,7 @@ class SynOps(Meter):
         super().__init__(pruner)
         assert pruner.model is not None
         model: Any = unwrap(pruner.model)
-        self.sum_over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.sum_over_ranks: Callable[[Tensor], Tensor] = sum_over_ranks
         self.called = False
         self.model, self.time_steps = model, getattr(model, "time_steps", None)
         for layer in pruner.layers:
