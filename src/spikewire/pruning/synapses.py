@@ -28,11 +28,10 @@ class Synapses(OnePass):
 
     def __init__(self, pruner: "Pruner") -> None:
         super().__init__(pruner)
-        everywhere = torch.empty(0, dtype=torch.int64)
-        self._groups = {layer.name: {1: everywhere} for layer in pruner.layers}
         for layer in pruner.layers:
             shape = (1, 1, *layer.weight.shape[2:])
             layer.state["cost"] = layer.weight.new_ones(shape, dtype=torch.int64)
+        self._group()
         self.run()
         self.end_step()
 
@@ -56,18 +55,18 @@ class Synapses(OnePass):
             return
         found = self.found()
         for layer in (layer for layer in self.layers if layer.name in found):
-            cost = found[layer.name]
-            layer.state["cost"].copy_(cost)
-            if cost.numel() == 1:
-                self._groups[layer.name] = {int(cost): cost.new_empty(0)}
-                continue
-            device, kernel = layer.weight.device, cost.flatten()
-            self._groups[layer.name] = {
-                int(value): (kernel == value).nonzero().flatten().to(device)
-                for value in kernel.unique()
-            }
+            layer.state["cost"].copy_(found[layer.name])
+        self._group()
         self.remove()
         self._require_room()
+
+    def resume(self) -> None:
+        """Take the costs from the saved state, where a step was taken before."""
+        super().resume()
+        self._group()
+
+    def _group(self) -> None:
+        self._groups = {layer.name: _by_cost(layer.state["cost"]) for layer in self.layers}
 
     def _require_room(self) -> None:
         """Raise if layers with a connectivity of their own cost more than the target."""
@@ -104,3 +103,12 @@ class Synapses(OnePass):
             return None
         dense = sum(int(dense_cost(x.weight, x.state["cost"])) for x in self.layers)
         return sum(int(cost_of(masks[x.name], x.state["cost"])) for x in self.layers) / dense
+
+
+def _by_cost(cost: Tensor) -> dict[int, Tensor]:
+    """Return the positions of a kernel by their costs; none stand for all where these are equal."""
+    kernel = cost.flatten().cpu()
+    values = kernel.unique().tolist()
+    if len(values) == 1:
+        return {values[0]: kernel.new_empty(0)}
+    return {value: (kernel == value).nonzero().flatten().to(cost.device) for value in values}
