@@ -639,6 +639,19 @@ def test_other_methods_meet_targets_in_units(kind, unit, target, error):
     assert counted[unit] == pytest.approx(target, rel=error)
 
 
+@pytest.mark.parametrize("target", [0.5, 0.1])
+@pytest.mark.parametrize("kind", [GradR, STDS, RigL, SET, UPR])
+def test_other_methods_meet_synapses_to_the_cheapest_weight(kind, target):
+    """At the border of an image a weight of a convolution stands for fewer synapses."""
+    model = small()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    pruner = kind(synapses=target, every=2).attach(model, optimizer, total_steps=12)
+    train(model, optimizer, 12)
+    masks = pruner.finish()
+    assert target * dense(model, masks) - 1 < synapses(model, masks)
+    assert synapses(model, masks) <= target * dense(model, masks) + 0.5
+
+
 @pytest.mark.parametrize("kind", [STDS, GradR])
 def test_other_methods_meet_operations_in_training(kind):
     model, pruner, _ = fit_digits(kind(synops=4000), 3)
