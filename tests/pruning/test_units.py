@@ -14,6 +14,7 @@ from spikewire.formats import packed
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Dropout, Spiking, conv, linear
 from spikewire.nn.neurons import IF, LIF
+from spikewire.nn.recurrent import Recurrent
 from spikewire.nn.sequence import Residual
 from spikewire.pruning import synops
 from spikewire.pruning.filesize import file_bytes, position_bytes
@@ -674,6 +675,23 @@ def test_fewer_time_steps_in_training_are_counted_as_all():
         assert not first.any(), "the first layer sees an image"
         assert pruner.layers[1].state["cost"].sum() >= 0
     assert counts == [64.0, 64.0]
+
+
+def test_fewer_time_steps_of_a_recurrent_layer_are_counted_as_all():
+    """Its synapses are called 5 times in 6 time steps, once in 2: a spike then counts as 5."""
+    torch.manual_seed(0)
+    layers = {"fc1": linear(20, 30), "rec": Recurrent(30, IF(1e-6)), "fc2": linear(30, 5)}
+    model = Spiking(layers, time_steps=6, input_shape=(20,))
+    model.fc1.weight.data.abs_()  # every neuron fires at every time step
+    model.rec.synapses.weight.data.abs_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pruner = Budget(synops=1e9).attach(model, optimizer, total_steps=1)
+    model.time_steps = 2
+    model(torch.rand(8, 20) + 1).sum().backward()
+    optimizer.step()
+    pruner.uses.update_costs_(pruner.layers)
+    costs = {layer.name: layer.state["cost"].unique().tolist() for layer in pruner.layers}
+    assert costs == {"fc1.weight": [0.0], "rec.synapses.weight": [5.0], "fc2.weight": [6.0]}
 
 
 def test_units_exclude_each_other_and_what_decides_instead_of_a_target():
