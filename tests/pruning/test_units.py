@@ -653,6 +653,25 @@ def test_other_methods_meet_synapses_to_the_cheapest_weight(kind, target):
     assert synapses(model, masks) <= target * dense(model, masks) + 0.5
 
 
+@pytest.mark.parametrize("kind", [Budget, partial(RigL, allocation="uniform")])
+def test_a_hundred_million_synapses_are_met_to_one(kind):
+    """More than the whole numbers of float32."""
+    torch.manual_seed(0)
+    layers = {"conv": conv(32, 32, 3, padding=1), "lif": LIF(), "pool": nn.MaxPool2d(16)}
+    layers |= {"flatten": nn.Flatten(), "fc": linear(2048, 20)}
+    model = Spiking(layers, time_steps=1, input_shape=(32, 128, 128))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pruner = kind(synapses=0.6123457).attach(model, optimizer, total_steps=1)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    masks = pruner.finish()
+    sides = torch.tensor([127, 128, 127])
+    total = 32 * 32 * int(sides.sum()) ** 2 + 2048 * 20
+    spent = int((masks["conv.weight"] * sides.outer(sides)).sum() + masks["fc.weight"].sum())
+    assert 0.6123457 * total - 1 < spent <= 0.6123457 * total + 0.5
+
+
 @pytest.mark.parametrize("kind", [STDS, GradR])
 def test_other_methods_meet_operations_in_training(kind):
     model, pruner, _ = fit_digits(kind(synops=4000), 3)

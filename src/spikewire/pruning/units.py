@@ -153,11 +153,11 @@ class _Competition:
         spent = sum(cost_of(mask, costs[i]) for i, mask in found.items())
         prices = self._prices(costs, total)
         groups = [[i] for i in rivals] if self.scope == "layer" else [rivals] if rivals else []
-        left, part = total * fraction - spent, fraction
+        left, part = total.double() * fraction - spent, fraction  # float32 ends at 2^24 synapses
         if found and rivals:  # layers alone divide what the layers with their own leave
             part = left / torch.stack([dense[i] for i in rivals]).sum()
         for group in groups:
-            budget = dense[group[0]] * part if self.scope == "layer" else left
+            budget = dense[group[0]].double() * part if self.scope == "layer" else left
             chosen = masks_within(
                 [_divide(scores[i], prices[i]) for i in group],
                 [costs[i] for i in group],
