@@ -115,9 +115,7 @@ class SynOps(Meter):
             analogue &= ~_are_sums(some)
         self.passes.first, self.called = False, True
         uses = uses_per_weight(module, some.sum(0, dtype=torch.float32).double())
-        scale = len(frames) / len(some)
-        if self.time_steps != getattr(self.model, "time_steps", None):
-            scale *= self._missing_time(module, len(frames))
+        scale = len(frames) / len(some) * self._missing_time(module, len(frames))
         self.parts[module].add_(torch.where(analogue, 0.0, uses.flatten()), alpha=scale)
 
     def _missing_time(self, module: nn.Module, frames: int) -> float:
@@ -125,7 +123,9 @@ class SynOps(Meter):
 
         Recurrent synapses are called at all time steps but the first.
         """
-        every, now = self.time_steps, self.model.time_steps
+        every, now = self.time_steps, getattr(self.model, "time_steps", None)
+        if not every or not now or every == now:
+            return 1.0
         if module in self.after_rest:
             return (every - 1) / max(now - 1, 1)
         return every / now if frames == self.passes.images * now else 1.0
