@@ -69,9 +69,9 @@ class Synapses(OnePass):
         for module in self.others.values():
             weight: Any = module.weight
             for cost, *_ in self.calls.uses(module):
-                cost = cost.to(weight.device)
-                both = torch.stack([dense_cost(weight, cost), cost_of(weight != 0, cost)])
-                self.pruner.memory["unpruned"] += both
+                present = cost_of(weight != 0, cost.to(weight.device))
+                both = torch.stack([dense_cost(weight, cost), present.cpu()])
+                self.pruner.memory["unpruned"] += both.to(self._unpruned().device)
         self._group()
         self.remove()
         self._require_room()
