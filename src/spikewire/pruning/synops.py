@@ -19,6 +19,7 @@ from spikewire.pruning.passes import Passes, in_backward, remove_copied_pass_hoo
 from spikewire.pruning.ranks import sum_over_ranks
 from spikewire.pruning.spacing import evenly_spaced
 from spikewire.pruning.spending import cost_of
+from spikewire.pruning.warn import warn_caller
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -141,6 +142,12 @@ class SynOps(Meter):
     def end_step(self) -> None:
         """Add what was seen, on all ranks, to the running sums; earlier steps then weigh less."""
         self.follow(self.layers[0].weight.device)
+        if self.pruner.step == 1 and not self.called:
+            warn_caller(
+                f"{self.pruner.method.name}: no layer was seen in the first step, so no spikes are "
+                "counted; call attach() before the first call of a compiled model, and train in "
+                "training mode"
+            )
         if self.counting:
             sums = self.pruner.memory["activity"]
             sums.mul_(1 - self.weight).add_(self.sum_over_ranks(self.pending))
