@@ -2,7 +2,8 @@
 
 After every step all ranks hold the same bits: they start from the weights of rank 0, take the same
 mean gradients, and a method draws from a generator with the same seed. Only dropout differs between
-ranks. With a single process nothing here has an effect. No other file uses torch.distributed.
+ranks. With a single process nothing here has an effect. Besides this file only `pruning.ranks` uses
+torch.distributed, for training loops of the user's own.
 """
 
 import os

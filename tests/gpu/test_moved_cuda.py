@@ -6,6 +6,8 @@ from plain_loop import STEPS, batches, net, new_optimizer
 
 from spikewire import METHODS, SpikewireError
 from spikewire.fields import defaults
+from spikewire.nn.layers import Spiking, linear
+from spikewire.nn.neurons import IF
 
 pytestmark = pytest.mark.gpu
 
@@ -59,3 +61,26 @@ def test_a_move_that_also_writes_is_refused():
     model(torch.ones(2, 8).cuda()).sum().backward()
     with pytest.raises(SpikewireError, match=r"0\.weight: was modified .*device went from cpu"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["budget", "gradr", "stds"])
+@pytest.mark.parametrize("pruned", ["*", "fc1"])
+def test_operations_of_a_model_moved_after_attach_are_those_of_one_attached_there(name, pruned):
+    found = []
+    for move_first in (True, False):
+        torch.manual_seed(0)
+        layers = {"fc1": linear(20, 30), "if1": IF(0.1), "fc2": linear(30, 30), "if2": IF(0.1)}
+        model = Spiking(layers | {"fc3": linear(30, 4)}, time_steps=3, input_shape=(20,))
+        if move_first:
+            model.cuda()
+        optimizer = new_optimizer(model)
+        method = METHODS[name](synops=1500.0, every=2)
+        pruner = method.attach(model, optimizer, total_steps=6, targets=pruned)
+        model.cuda()
+        for seed in range(6):
+            optimizer.zero_grad()
+            images = torch.rand(8, 20, generator=torch.Generator().manual_seed(seed))
+            model(images.cuda()).square().mean().backward()
+            optimizer.step()
+        found.append([pruner.memory["activity"], *pruner.finish().values()])
+    assert all(map(torch.equal, *found))

@@ -153,8 +153,9 @@ def test_what_is_left_buys_the_same_numbers_on_both_paths(budget):
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("unit", ["positions", "inputs", "layers"])
-def test_masks_within_a_budget_are_the_same_on_both_paths(unit):
+def test_masks_within_a_budget_are_the_same_on_both_paths(unit, in_order):
     shapes = [(8, 6, 3, 3), (20, 40), (10, 20)]
     scores = [(normal(*shape, seed=i) * 8).round() for i, shape in enumerate(shapes)]
     kernel = torch.tensor([4, 6, 4, 6, 9, 6, 4, 6, 4], device=DEVICE)
@@ -168,7 +169,7 @@ def test_masks_within_a_budget_are_the_same_on_both_paths(unit):
     every = sum(float(c.sum()) * s.numel() / c.numel() for s, c in zip(scores, costs, strict=True))
     for fraction in (0.01, 0.3, 1.0):
         budget = torch.tensor(fraction * every, device=DEVICE, dtype=torch.float64)
-        inputs = scores, costs, budget, [3, 3, 3], groups
+        inputs = scores, costs, budget, [3, 3, 3], groups, in_order
         for a, b in zip(
             spending.masks_within(*inputs), on_torch(spending.masks_within, *inputs), strict=True
         ):

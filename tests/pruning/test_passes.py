@@ -197,7 +197,10 @@ def test_time_steps_beside_images_are_counted_evenly(batch):
     assert measure(model, x, masks, synapses=False).synops == pytest.approx(TARGET, rel=0.05)
 
 
-def test_a_run_whose_passes_are_never_counted_says_so():
+def test_a_run_whose_passes_are_never_counted_says_so_at_its_first_step_and_at_its_end():
     model, x = network().eval(), torch.rand(16, 20)
-    with pytest.warns(UserWarning, match="training mode .*; the target of 500 synops is not met"):
+    with pytest.warns(UserWarning, match="no layer was seen|not met") as caught:
         train(model, lambda: model(x), steps=4)
+    first, last = (str(warning.message) for warning in caught)
+    assert "no layer was seen in the first step" in first
+    assert "in training mode that was counted; the target of 500 synops is not met" in last

@@ -10,10 +10,11 @@ from spikewire.pruning.spending import cost_of, dense_cost, masks_within
 quick = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
 
-def spend(scores, costs, budget, floors):
+def spend(scores, costs, budget, floors, buying=None):
     """Sort, add up the costs, cut; then buy the best of every cost, the most expensive first.
 
-    Everything is a list of lists: one score and one cost per weight, whole numbers.
+    Everything is a list of lists: one score and one cost per weight, whole numbers. Layers that
+    are not among those `buying` get nothing of what the cut leaves.
     """
     places = [(i, j) for i, layer in enumerate(scores) for j in range(len(layer))]
     order = sorted(places, key=lambda p: (-scores[p[0]][p[1]], p))
@@ -33,7 +34,8 @@ def spend(scores, costs, budget, floors):
         room -= sum(map(price, equal))
     for value in sorted({c for layer in costs for c in layer if c > 0}, reverse=True):
         for p in rest:
-            if p not in kept and price(p) == value <= room:
+            may = buying is None or p[0] in buying
+            if may and p not in kept and price(p) == value <= room:
                 kept.add(p)
                 room -= value
     return [[(i, j) in kept for j in range(len(layer))] for i, layer in enumerate(scores)]
@@ -101,6 +103,21 @@ def test_the_budget_is_met_to_the_cheapest_absent_weight(problem):
     assert not absent or spent > budget - min(absent)
     for mask, floor in zip(masks, floors, strict=True):
         assert int(mask.sum()) >= floor
+
+
+@quick
+@given(problem=problems())
+def test_layers_may_keep_their_highest_scores_whatever_these_cost(problem):
+    scores, costs, budget, floors = problem
+    tensors, prices = as_tensors(scores, costs)
+    inputs = tensors, prices, torch.tensor(budget), floors, groups_of(prices)
+    masks = masks_within(*inputs, in_order=True)
+    one = [i for i, layer in enumerate(costs) if len(set(layer)) == 1]
+    expected = spend(scores, costs, budget, floors, one)
+    assert [mask.flatten().tolist() for mask in masks] == expected
+    for score, mask in zip(tensors, masks, strict=True):
+        if mask.any() and not mask.all():
+            assert score[mask].min() >= score[~mask].max()
 
 
 def spend_in_order(scores, costs, budget, floors):

@@ -126,7 +126,9 @@ class GradR(Latent, Priced):
         layers = pruner.all_layers()  # also those without a gradient in this step
         done = pruner.progress / self.ramp
         thetas = [layer.state["latent"] * layer.state["sign"] for layer in layers]
-        masks = self.select(pruner, layers, thetas, lambda target: cubic(done, 1.0, target))
+        masks = self.select(
+            pruner, layers, thetas, lambda target: cubic(done, 1.0, target), in_order=True
+        )
         levels = highest_absent(thetas, masks)
         for layer, theta, mask, level in zip(layers, thetas, masks, levels, strict=True):
             shift = torch.where(mask.all(), just_below(theta.amin()), level)

@@ -51,7 +51,7 @@ class STDS(Latent, Priced):
         due = pruner.step % self.every == 0 or pruner.passes(1.0)
         if self.unit and due:
             sizes = [layer.state["latent"].abs() for layer in layers]
-            masks = self.select(pruner, layers, sizes)
+            masks = self.select(pruner, layers, sizes, in_order=True)
             for layer, level in zip(layers, highest_absent(sizes, masks), strict=True):
                 layer.state["limit"].copy_(level)
         risen = min(1.0, pruner.progress / self.ramp)

@@ -130,7 +130,7 @@ def _fill(
     names = {layer.name for layer, _ in free}
     for _ in range(meter.rounds if free else 0):
         dense = {x.name: dense_cost(x.weight, x.state["cost"]) for x in pruner.layers}
-        total = torch.stack([*dense.values()]).sum()
+        total = torch.stack([*dense.values()]).sum().double()
         budget = float(meter.fraction(target, total) * total)
         others = [x for x in pruner.layers if x.name not in names]
         budget -= sum(float(cost_of(found[x.name], x.state["cost"])) for x in others)
@@ -149,7 +149,7 @@ def _spend(
     pairs = zip(scores, budgets, strict=True)
     for (layer, score), budget in sorted(pairs, key=lambda pair: -_mean_cost(pair[0][0])):
         cost = layer.state["cost"]
-        room = torch.tensor(budget + left, device=score.device).to(cost.dtype)
+        room = torch.tensor(budget + left, dtype=torch.float64, device=score.device).to(cost.dtype)
         (mask,) = masks_within([score], [cost], room, [1], meter.groups([layer]))
         left += budget - float(cost_of(mask, cost))
         masks[layer.name] = mask

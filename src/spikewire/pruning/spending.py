@@ -38,6 +38,7 @@ def masks_within(
     budget: Tensor,
     floors: Sequence[int | Tensor],
     groups: Sequence[Groups] = (),
+    in_order: bool = False,
 ) -> list[Tensor]:
     """Return the masks of the highest scores over all layers that the budget pays for.
 
@@ -54,6 +55,8 @@ def masks_within(
         floors: least number of weights per layer, those of highest score.
         groups: for each layer its weights by their cost, where costs are whole numbers: the
             positions in the last dimensions of the layer, flattened from the third on.
+        in_order: whether a layer must keep its highest scores, whatever they cost: what is left
+            then buys only in layers whose weights all cost the same.
 
     Returns:
         One bool mask per layer.
@@ -69,7 +72,7 @@ def masks_within(
     total = _total(_shaped(least, shapes), costs)
     room = torch.maximum(budget.to(total.dtype), total)
     if groups:
-        return _buy_by_cost(_shaped(flat, shapes), groups, room)
+        return _buy_by_cost(_shaped(flat, shapes), groups, room, in_order)
     return _buy_in_order(flat, shapes, costs, room)
 
 
@@ -86,17 +89,26 @@ def _total(masks: Sequence[Tensor], costs: Sequence[Tensor]) -> Tensor:
 # ------------------------------------------------------------------------------ by groups of costs
 
 
-def _buy_by_cost(scores: Sequence[Tensor], groups: Sequence[Groups], room: Tensor) -> list[Tensor]:
+def _buy_by_cost(
+    scores: Sequence[Tensor], groups: Sequence[Groups], room: Tensor, in_order: bool
+) -> list[Tensor]:
     """Return the masks where weights are grouped by their costs."""
-    values = sorted({value for own in groups for value in own}, reverse=True)
-    members = [[i for i, own in enumerate(groups) if v in own] for v in values]
+    buys = [len(own) == 1 or not in_order for own in groups]  # with what is left
+    kinds = sorted({(v, b) for own, b in zip(groups, buys, strict=True) for v in own}, reverse=True)
+    values = [value for value, _ in kinds]
+    members = [[i for i, own in enumerate(groups) if v in own and buys[i] == b] for v, b in kinds]
     places = [(i, v) for v, own in zip(values, members, strict=True) for i in own]
     parts = [_part(scores[i], groups[i][v]) for i, v in places]
     flat = torch.cat([part.flatten() for part in parts])
     size = {place: part.numel() for place, part in zip(places, parts, strict=True)}
     sizes = [sum(size[i, v] for i in own) for v, own in zip(values, members, strict=True)]
     level = _or_lowest(level_within(flat, sizes, values, room))
-    found = top_k_parts(flat, sizes, counts_within(flat, sizes, values, level, room))
+    prices = [value * buying for value, buying in kinds]  # 0 buys nothing
+    if prices != values:
+        above = [part.sum() for part in (flat > level).split(sizes)]
+        paid = [(v - p) * n for v, p, n in zip(values, prices, above, strict=True)]
+        room = room - torch.stack(paid).sum()
+    found = top_k_parts(flat, sizes, counts_within(flat, sizes, prices, level, room))
     masks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for x in scores]
     for (i, v), part, own in zip(places, parts, found.split([*size.values()]), strict=True):
         _write_(masks[i], groups[i][v], own.view_as(part))

@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spikewire.errors import SpikewireError
+from spikewire.nn.names import unwrap
 from spikewire.pruning.costs import uses_per_weight
+from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
+from spikewire.pruning.owners import unpruned_layers
 from spikewire.pruning.selection import target_count
 from spikewire.pruning.spending import cost_of, dense_cost
 from spikewire.pruning.uses import OnePass
@@ -20,33 +23,39 @@ if TYPE_CHECKING:
 class Synapses(OnePass):
     """The synapses each weight stands for: 1 in a linear layer, its positions in a convolution.
 
-    They follow from the sizes of the images alone, and count once per use of the layer.
+    They follow from the sizes of the images alone, and count once per use of the layer. Synapses
+    of layers that are not pruned are subtracted from the target, which is of the whole network.
 
     Args:
-        pruner: the pruner; the cost of its weights is ``layer.state["cost"]``, int64.
+        pruner: the pruner; the cost of its weights is ``layer.state["cost"]``, int64. Where layers
+            are not pruned, ``memory["unpruned"]`` has their synapses: if dense, and present.
     """
 
     def __init__(self, pruner: "Pruner") -> None:
         super().__init__(pruner)
-        everywhere = torch.empty(0, dtype=torch.int64)
-        self._groups = {layer.name: {1: everywhere} for layer in pruner.layers}
         for layer in pruner.layers:
             shape = (1, 1, *layer.weight.shape[2:])
             layer.state["cost"] = layer.weight.new_ones(shape, dtype=torch.int64)
+        self._group()
+        assert pruner.model is not None
+        self.others = unpruned_layers(unwrap(pruner.model), pruner.layers)
+        if self.others:
+            like = pruner.layers[0].weight
+            pruner.memory["unpruned"] = like.new_zeros(2, dtype=torch.int64)
+            more = ForwardHooks(self.others, [*map(Named, self.others)], self.see)
+            self.hooks.handles += more.handles
         self.run()
         self.end_step()
 
     @property
     def known(self) -> bool:
         """Whether the costs are known: linear weights have 1, unless a forward pass shows more."""
-        linear = all(layer.weight.dim() == 2 for layer in self.layers)
+        linear = all(layer.weight.dim() == 2 for layer in self.layers) and not self.others
         return super().known or (linear and len(self.owners) == len(self.layers))
 
-    def cost_of_call(
-        self, layer: Layer, module: nn.Module, inputs: Tensor, output: Tensor
-    ) -> Tensor:
+    def cost_of_call(self, layer: Any, module: Any, inputs: Tensor, output: Tensor) -> Tensor:
         """Return the positions of each weight of one input and output."""
-        kernel = layer.weight.dim() - 2
+        kernel = module.weight.dim() - 2
         image = inputs.shape[-kernel:] if kernel > 0 else ()
         return uses_per_weight(module, torch.ones(1, *image, dtype=torch.int64))
 
@@ -56,21 +65,32 @@ class Synapses(OnePass):
             return
         found = self.found()
         for layer in (layer for layer in self.layers if layer.name in found):
-            cost = found[layer.name]
-            layer.state["cost"].copy_(cost)
-            if cost.numel() == 1:
-                self._groups[layer.name] = {int(cost): cost.new_empty(0)}
-                continue
-            device, kernel = layer.weight.device, cost.flatten()
-            self._groups[layer.name] = {
-                int(value): (kernel == value).nonzero().flatten().to(device)
-                for value in kernel.unique()
-            }
+            layer.state["cost"].copy_(found[layer.name])
+        for module in self.others.values():
+            weight: Any = module.weight
+            for cost, *_ in self.calls.uses(module):
+                present = cost_of(weight != 0, cost.to(weight.device))
+                both = torch.stack([dense_cost(weight, cost), present.cpu()])
+                self.pruner.memory["unpruned"] += both.to(self._unpruned().device)
+        self._group()
         self.remove()
         self._require_room()
 
+    def resume(self) -> None:
+        """Take the costs from the saved state, where a step was taken before."""
+        super().resume()
+        self._group()
+
+    def _group(self) -> None:
+        self._groups = {layer.name: _by_cost(layer.state["cost"]) for layer in self.layers}
+
+    def _unpruned(self) -> Tensor:
+        """Return the synapses of layers that are not pruned: if dense, and present."""
+        none = self.layers[0].state["cost"].new_zeros(2)
+        return self.pruner.memory.get("unpruned", none)
+
     def _require_room(self) -> None:
-        """Raise if layers with a connectivity of their own cost more than the target."""
+        """Raise if layers that do not compete cost more than the target."""
         target, layers = getattr(self.pruner.method, "synapses", None), self.layers
         free = [layer for layer in layers if layer.connectivity is None]
         if target is None or not free:
@@ -82,12 +102,14 @@ class Synapses(OnePass):
             count = target_count(layer.connectivity or 0.0, size)
             least = dense[layer.name] - (size - count) * int(cost.max())
             taken += max(count * int(cost.min()), least)
-        total = sum(dense.values())
+        every, present = self._unpruned().tolist()
+        total, taken = sum(dense.values()) + every, taken + present
         least = sum(int(layer.state["cost"].min()) for layer in free)
         if taken and taken + least > target * total + 0.5:
             raise SpikewireError(
                 f"targets: synapses {target:g} is {target * total:,.0f} of {total:,} synapses; the "
-                f"layers named here keep {taken:,} or more; change synapses or targets"
+                f"layers named here, or not pruned, keep {taken:,} or more; change synapses or "
+                "targets"
             )
 
     def groups(self, layers: Sequence[Layer]) -> list[dict[int, Tensor]]:
@@ -95,12 +117,27 @@ class Synapses(OnePass):
         return [self._groups[layer.name] for layer in layers]
 
     def fraction(self, target: float, dense: Tensor) -> Any:
-        """Return the target as a fraction of the dense network's cost."""
-        return target
+        """Return the target as a fraction of the synapses of the pruned layers, if dense."""
+        if not self.others:
+            return target
+        every, present = self._unpruned().to(dense.device).double()
+        return ((target * (dense + every) - present) / dense).clamp(0.0, 1.0)
 
     def actual(self, masks: Mapping[str, Tensor]) -> float | None:
-        """Return the fraction of the synapses of pruned layers; None before a forward pass."""
+        """Return the fraction of the network's synapses; None before a forward pass."""
         if self.hooks.handles:
             return None
-        dense = sum(int(dense_cost(x.weight, x.state["cost"])) for x in self.layers)
-        return sum(int(cost_of(masks[x.name], x.state["cost"])) for x in self.layers) / dense
+        every, present = self._unpruned().tolist()
+        for layer in self.layers:
+            every += int(dense_cost(layer.weight, layer.state["cost"]))
+            present += int(cost_of(masks[layer.name], layer.state["cost"]))
+        return present / every
+
+
+def _by_cost(cost: Tensor) -> dict[int, Tensor]:
+    """Return the positions of a kernel by their costs; none stand for all where these are equal."""
+    kernel = cost.flatten().cpu()
+    values = kernel.unique().tolist()
+    if len(values) == 1:
+        return {values[0]: kernel.new_empty(0)}
+    return {value: (kernel == value).nonzero().flatten().to(cost.device) for value in values}

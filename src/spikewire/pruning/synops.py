@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from spikewire.nn.adaptive import AdaptiveRecurrent
 from spikewire.nn.names import unwrap
+from spikewire.nn.recurrent import Recurrent
 from spikewire.pruning.costs import uses_per_weight
 from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.meter import Meter
 from spikewire.pruning.owners import unpruned_layers
 from spikewire.pruning.passes import Passes, in_backward, remove_copied_pass_hooks
+from spikewire.pruning.ranks import sum_over_ranks
 from spikewire.pruning.spacing import evenly_spaced
 from spikewire.pruning.spending import cost_of
+from spikewire.pruning.warn import warn_caller
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -26,6 +30,7 @@ SELDOM = 16  # steps between two of them, at most
 SILENT = 1e-3  # uses of weights per image: no spike in about a thousand images
 APPROACH = 0.1  # part of the way to a new fraction that one selection takes
 MOST = 64  # spikes that shortcuts may add to one number
+RECURRENT = (Recurrent, AdaptiveRecurrent)
 PARTS = 20  # of a run: the running mean reaches back about one of them
 LEAST_WEIGHT, MOST_WEIGHT = 0.1, 0.5  # of a counted step in the running mean
 
@@ -49,8 +54,7 @@ class SynOps(Meter):
         pruner: the pruner; the sums are in its `memory`, costs in ``layer.state["cost"]``.
 
     Attributes:
-        sum_over_ranks: replaces a tensor by its sum over all ranks and returns it; set by whoever
-            trains with several.
+        sum_over_ranks: replaces a tensor by its sum over all ranks and returns it.
         called: whether a layer was seen in a forward pass.
     """
 
@@ -60,7 +64,7 @@ class SynOps(Meter):
         super().__init__(pruner)
         assert pruner.model is not None
         model: Any = unwrap(pruner.model)
-        self.sum_over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.sum_over_ranks: Callable[[Tensor], Tensor] = sum_over_ranks
         self.called = False
         self.model, self.time_steps = model, getattr(model, "time_steps", None)
         for layer in pruner.layers:
@@ -75,6 +79,7 @@ class SynOps(Meter):
         like = pruner.layers[0].weight
         self.pending = like.new_zeros(sum(self.sizes) + 1, dtype=torch.float64)
         self.parts = dict(zip(modules, self._split(self.pending), strict=True))
+        self.after_rest = {m.synapses for m in model.modules() if isinstance(m, RECURRENT)}
         pruner.memory["activity"] = torch.zeros_like(self.pending)
         if self.others:
             pruner.memory["fraction"] = self.pending.new_full((), -1.0)  # none was selected yet
@@ -101,6 +106,7 @@ class SynOps(Meter):
         """Add the spikes of a call in training."""
         if not (self.counting and self.passes.counted) or in_backward():
             return
+        self.follow(inputs.device)
         weight: Any = module.weight
         features = 1 if weight.dim() == 2 else weight.dim() - 1
         frames = inputs.reshape(-1, *inputs.shape[inputs.dim() - features :])
@@ -110,13 +116,38 @@ class SynOps(Meter):
             analogue &= ~_are_sums(some)
         self.passes.first, self.called = False, True
         uses = uses_per_weight(module, some.sum(0, dtype=torch.float32).double())
-        scale = len(frames) / len(some)
-        if self.time_steps and len(frames) == self.passes.images * self.model.time_steps:
-            scale *= self.time_steps / self.model.time_steps
+        scale = len(frames) / len(some) * self._missing_time(module, len(frames))
         self.parts[module].add_(torch.where(analogue, 0.0, uses.flatten()), alpha=scale)
+
+    def _missing_time(self, module: nn.Module, frames: int) -> float:
+        """Return all time steps over those of now, for a call that sees all or one of these.
+
+        Recurrent synapses are called at all time steps but the first.
+        """
+        every, now = self.time_steps, getattr(self.model, "time_steps", None)
+        if not every or not now or every == now:
+            return 1.0
+        if module in self.after_rest:
+            return (every - 1) / max(now - 1, 1)
+        return every / now if frames == self.passes.images * now else 1.0
+
+    def follow(self, device: torch.device) -> None:
+        """Move the sums to a device: ``model.to(device)`` moves only the model."""
+        if self.pending.device != device:
+            self.pending = self.pending.to(device)
+            self.parts = dict(zip(self.parts, self._split(self.pending), strict=True))
+            memory = self.pruner.memory
+            memory.update({key: value.to(device) for key, value in memory.items()})
 
     def end_step(self) -> None:
         """Add what was seen, on all ranks, to the running sums; earlier steps then weigh less."""
+        self.follow(self.layers[0].weight.device)
+        if self.pruner.step == 1 and not self.called:
+            warn_caller(
+                f"{self.pruner.method.name}: no layer was seen in the first step, so no spikes are "
+                "counted; call attach() before the first call of a compiled model, and train in "
+                "training mode"
+            )
         if self.counting:
             sums = self.pruner.memory["activity"]
             sums.mul_(1 - self.weight).add_(self.sum_over_ranks(self.pending))

@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from spikewire.nn.synapses import SYNAPTIC
 from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.meter import Meter
 from spikewire.pruning.neurons import Flow, Neurons
+from spikewire.pruning.ranks import sum_over_ranks
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -113,13 +114,6 @@ def frames(inputs: Tensor, kernel: int) -> Tensor:
     """Return rows of a layer's input: of channels one per position, else of all inputs."""
     channels = inputs.detach().movedim(-1 - kernel, -1) if kernel > 0 else inputs.detach()
     return some(channels.reshape(-1, channels.shape[-1]))
-
-
-def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """Return the sum over the processes that train together; it may be the tensor itself."""
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.all_reduce(tensor)
-    return tensor
 
 
 class Correlation(NamedTuple):

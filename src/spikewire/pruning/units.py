@@ -82,6 +82,7 @@ class Counted(Method):
         *,
         scope: str = "global",
         floor: float = 0.1,
+        in_order: bool = False,
     ) -> list[Tensor]:
         """Return the masks of the highest scores that the target pays for now.
 
@@ -92,6 +93,7 @@ class Counted(Method):
             schedule: returns the fraction of now from that at the end of the run.
             scope: see `select_masks`.
             floor: see `select_masks`.
+            in_order: whether a layer must keep its highest scores, as behind a threshold.
 
         Returns:
             One bool mask per layer. The total is exact: to the weight; in synapses to the cost of
@@ -107,7 +109,7 @@ class Counted(Method):
         if self.unit == "synops" and pruner.step == 0:  # no image was seen yet
             return select_masks(layers, scores, lambda x: schedule(0.0), scope, floor)
         meter.update_costs_(layers)
-        competition = _Competition(layers, scores, schedule, scope, floor, self.price)
+        competition = _Competition(layers, scores, schedule, scope, floor, self.price, in_order)
         masks = []
         for _ in range(meter.rounds):
             masks = competition.masks(getattr(self, self.unit), meter)
@@ -136,6 +138,7 @@ class _Competition:
     scope: str
     floor: float
     price: float
+    in_order: bool
 
     def masks(self, target: float, meter: Any) -> list[Tensor]:
         """Return one mask per layer whose summed cost is the target's part of now."""
@@ -150,17 +153,18 @@ class _Competition:
         spent = sum(cost_of(mask, costs[i]) for i, mask in found.items())
         prices = self._prices(costs, total)
         groups = [[i] for i in rivals] if self.scope == "layer" else [rivals] if rivals else []
-        left, part = total * fraction - spent, fraction
+        left, part = total.double() * fraction - spent, fraction  # float32 ends at 2^24 synapses
         if found and rivals:  # layers alone divide what the layers with their own leave
             part = left / torch.stack([dense[i] for i in rivals]).sum()
         for group in groups:
-            budget = dense[group[0]] * part if self.scope == "layer" else left
+            budget = dense[group[0]].double() * part if self.scope == "layer" else left
             chosen = masks_within(
                 [_divide(scores[i], prices[i]) for i in group],
                 [costs[i] for i in group],
                 budget.round() if costs[group[0]].dtype == torch.int64 else budget,
                 [self._least(fraction, scores[i].numel()) for i in group],
                 meter.groups([layers[i] for i in group]),
+                self.in_order,
             )
             found.update(zip(group, chosen, strict=True))
         return [found[i] for i in range(len(layers))]

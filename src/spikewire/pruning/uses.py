@@ -55,6 +55,11 @@ class OnePass(Meter):
         """Whether the costs are known: from the start, or from the first step on."""
         return not self.hooks.handles
 
+    def resume(self) -> None:
+        """Take the costs from the saved state: the first step of the run has found them."""
+        if self.pruner.step:
+            self.remove()
+
     def _fire(self, layer: Named, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         if not in_backward():
             self.calls.fire(module)
