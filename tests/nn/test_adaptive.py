@@ -154,12 +154,20 @@ def test_sources_have_one_sign_and_deep_r_keeps_it():
         assert (weight * sign >= 0).all()
 
 
+@pytest.mark.parametrize(("method", "dale"), [("deepr", True), ("gradr", True), ("dense", False)])
+def test_all_first_weights_of_a_source_have_one_sign_if_the_method_keeps_signs(method, dale):
+    training = prepare(resolve("seqdigits-lsnn", flags={"method": method}))
+    for layer in (training.model.rec1.inputs, training.model.rec1.synapses, training.model.fc2):
+        weight = layer.weight.detach()
+        assert bool(((weight >= 0).all(0) | (weight <= 0).all(0)).all()) == dale
+
+
 def test_the_published_network_starts_with_balanced_signs_per_source():
     # Bellec et al.: of 80 inputs any 19 inhibit, of 220 neurons the first 54, which do not adapt;
     # the readout has the signs of its neurons, and biases of 0
     torch.manual_seed(0)
     shape = {"input_shape": (2,), "classes": 10, "temporal": True}
-    model = spikewire.build("lsnn", readout="leaky", **shape)
+    model = spikewire.build("lsnn", readout="leaky", dale=True, **shape)
     layers = model.rec1.inputs, model.rec1.synapses, model.fc2
     into, own, out = (layer.weight.detach() for layer in layers)
     inhibitory = []

@@ -44,6 +44,7 @@ class DeepR(Masked):
     """
 
     name = "deepr"
+    keeps_signs = True
     counts = "it keeps a number of weights per layer"
     for_trained = {"initial": "largest"}
 

@@ -73,6 +73,7 @@ class GradR(Latent, Priced):
     """
 
     name = "gradr"
+    keeps_signs = True
     exclusive = ("alpha", *UNITS)
 
     alpha: float | None = setting(

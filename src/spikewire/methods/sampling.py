@@ -51,6 +51,7 @@ class SynapticSampling(Latent):
     """
 
     name = "sampling"
+    keeps_signs = True
     counts = "connectivity is an outcome of its prior; expected sets the prior's mean"
     exclusive = ("mean", "expected")
 

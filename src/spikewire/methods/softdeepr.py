@@ -48,6 +48,7 @@ class SoftDeepR(Latent):
     """
 
     name = "softdeepr"
+    keeps_signs = True
     counts = "the number of weights follows from its other fields"
     exclusive = ("theta_min", "expected")
     for_trained = {"initial": "largest"}

@@ -40,6 +40,7 @@ class Method:
     exclusive: ClassVar[tuple[str, ...]] = ()  # fields of which only one may be given
     counts: ClassVar[str] = "it keeps a number of weights"  # why it takes no other unit
     for_trained: ClassVar[dict[str, Any]] = {}  # values for trained weights (``--start``)
+    keeps_signs: ClassVar[bool] = False  # whether a synapse keeps the sign of its first weight
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Answer a sparsity with the connectivity that is meant."""

@@ -171,6 +171,7 @@ def _named_model(config: Config, data: AnyDataset) -> Spiking:
         hidden=config.hidden,
         width=config.width,
         temporal=data.temporal,
+        dale=config.build_method().keeps_signs,
     )
     scaled = config.init == "default" or not models.MODELS[name].own_neurons
     check(scaled, "init", config.init, f"default for {name!r}, which has first weights of its own")

@@ -99,6 +99,7 @@ def build(
     hidden: int = 0,
     width: float = 1.0,
     temporal: bool = False,
+    dale: bool = False,
 ) -> Spiking:
     """Return a network by name, with PyTorch's default initial weights.
 
@@ -122,6 +123,8 @@ def build(
         hidden: hidden neurons of "mlp" and "recurrent"; 0: their own number.
         width: factor on the numbers of channels of the scalable networks, in (0, 16].
         temporal: whether the input varies over time, ``[time, batch, *input_shape]``.
+        dale: whether all first weights of an input or neuron of an LSNN have one sign; for methods
+            that keep signs. Other networks start with random signs in any case.
 
     Returns:
         The network; it maps images ``[batch, ...]`` to ``[time, batch, classes]``.
@@ -151,7 +154,8 @@ def build(
         check(input_shape is not None, "input_shape", None, f"given for {name!r}")
         check(classes is not None, "classes", None, f"given for {name!r}")
         size = prod(input_shape or ())
-        layers = model.layers(size, hidden or model.hidden, factory, dropout, classes)
+        make = partial(model.layers, dale=dale) if model.own_neurons else model.layers
+        layers = make(size, hidden or model.hidden, factory, dropout, classes)
     else:
         check(not hidden, "hidden", hidden, f"0 for {name!r}, which has its own number")
         shape = (input_shape if model.scalable else None) or model.input_shape

@@ -24,6 +24,7 @@ def make_layers(
     neuron: object,
     dropout: float,
     classes: int,
+    dale: bool = False,
 ) -> Layers:
     """Return encoder, recurrent layer and a leaky readout.
 
@@ -36,6 +37,8 @@ def make_layers(
         neuron: not used: the neurons and their other constants are those of the paper.
         dropout: not used.
         classes: number of classes.
+        dale: whether all first weights of an input or neuron have one sign, in balance, as
+            published with Deep R; without it signs are random.
 
     Raises:
         SpikewireError: there is another number of inputs.
@@ -44,12 +47,14 @@ def make_layers(
     encode, dynamics = Crossings(levels), Dynamics(tau_adaptation=tau_adaptation)
     adaptive = round(ADAPTIVE * hidden)
     readout = nn.Linear(hidden, classes)
-    balance_(readout.weight, torch.arange(int(INHIBITORY * hidden)))
+    if dale:
+        balance_(readout.weight, torch.arange(int(INHIBITORY * hidden)))
     nn.init.zeros_(readout.bias)
+    inhibitory = INHIBITORY if dale else None
     return {
         "encode": encode,
         "rec1": AdaptiveRecurrent(
-            encode.outputs, hidden, adaptive=adaptive, inhibitory=INHIBITORY, dynamics=dynamics
+            encode.outputs, hidden, adaptive=adaptive, inhibitory=inhibitory, dynamics=dynamics
         ),
         "rates": RatePenalty(0.1, 0.01),
         "fc2": readout,
