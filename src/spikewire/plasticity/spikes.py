@@ -58,6 +58,19 @@ def trace(spikes: Tensor, decay: float) -> Tensor:
     return traces
 
 
+def following(spikes: Tensor, decay: float) -> Tensor:
+    """Return ``x[t] = spikes[t+1] + decay x[t+1]``; 0 at the last step.
+
+    Args:
+        spikes: ``[time, ...]``.
+        decay: factor per step, in [0, 1).
+    """
+    sums = torch.zeros_like(spikes)
+    for t in range(len(spikes) - 2, -1, -1):
+        torch.add(spikes[t + 1], sums[t + 1], alpha=decay, out=sums[t])
+    return sums
+
+
 def previous(traces: Tensor) -> Tensor:
     """Return the traces one step before, 0 at the first step."""
     return torch.cat([torch.zeros_like(traces[:1]), traces[:-1]])

@@ -19,7 +19,7 @@ from math import exp
 from torch import Tensor
 
 from spikewire.fields import setting, validate
-from spikewire.plasticity.spikes import previous, trace
+from spikewire.plasticity.spikes import following, previous, trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +80,33 @@ def power_room(weight: Tensor, c: Timing) -> Tensor:
 
 
 def _depression(pre: Tensor, post: Tensor, c: Timing) -> Tensor:
-    """Return what is subtracted: inputs that spike after the neuron."""
+    """Return what is subtracted: inputs that spike after the neuron.
+
+    On a CPU as a sum over the few spikes S of neurons instead of the many P of inputs: a spike
+    stands for all P that follow until the neuron spikes again, ``S (1 - decay y[t-1]) F`` with
+    ``F[t] = P[t+1] + decay F[t+1]``.
+    """
     if not c.depression:
         return pre.new_zeros(())
-    return c.depression * _correlation(previous(trace(post, c.decay(c.tau_post))), pre)
+    decay = c.decay(c.tau_post)
+    before = previous(trace(post, decay))
+    if not post.is_cpu:
+        return c.depression * _correlation(before, pre)
+    return c.depression * _correlation(post * (1 - decay * before), following(pre, decay))
 
 
 def _correlation(post: Tensor, pre: Tensor) -> Tensor:
-    """Return the sum over time and batch of ``post preᵀ``, ``[neurons, inputs]``."""
-    return post.flatten(0, 1).T @ pre.flatten(0, 1)
+    """Return the sum over time and batch of ``post preᵀ``, ``[neurons, inputs]``.
+
+    On a CPU, where at most one neuron spikes per image and time step, spike by spike.
+    """
+    post, pre = post.flatten(0, 1), pre.flatten(0, 1)
+    if post.is_cpu:
+        at, neurons = post.nonzero(as_tuple=True)
+        if len(at) <= len(post):
+            rows = pre[at] * post[at, neurons].unsqueeze(1)
+            return pre.new_zeros(post.shape[1], pre.shape[1]).index_add_(0, neurons, rows)
+    return post.T @ pre
 
 
 RULES: dict[str, Callable[[Tensor, Tensor, Tensor, Timing], Tensor]] = {
