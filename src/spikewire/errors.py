@@ -36,6 +36,8 @@ def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
     hint = f" did you mean {near[0]!r}?" if near else ""
     if str(word).endswith(".py") and "FILE.py:FUNCTION" in names:
         hint = f" did you mean '{word}:FUNCTION'?"
+    if str(word).endswith(".npz") and "npz:FILE" in names:
+        hint = f" did you mean 'npz:{word}'?"
     if len(family) > 1:
         hint = f" did you mean one of {', '.join(family)}?"
     return SpikewireError(f"{field}: unknown {_shown(word)};{hint} known: {', '.join(names)}")

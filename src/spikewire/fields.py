@@ -232,13 +232,22 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         check(-(2**63) <= int(value) < 2**63, name, "a number of that size", "below 2^63")
     if kind in (int, float):
         fits = isinstance(value, Integral if kind is int else Real) and type(value) is not bool
-        check(fits, name, value, KINDS[kind])
+        check(fits, name, value, KINDS[kind] + _fraction(value))
         return kind(value)  # pyright: ignore[reportArgumentType]
     if kind not in KINDS:
         raise TypeError(f"{name}: settings of type {kind} are not supported")
     check(type(value) is kind, name, value, KINDS[kind])
     check(kind is not str or _writable(str(value)), name, value, "UTF-8 text without NUL")
     return value
+
+
+def _fraction(value: Any) -> str:
+    """Return how to write a percentage such as ``"5%"``, for the error; empty for other values."""
+    found = isinstance(value, str) and re.fullmatch(r"\s*([\d.]+)\s*%", value)
+    try:
+        return f": {float(found[1]) / 100:g} for {value.strip()}" if found else ""
+    except ValueError:
+        return ""
 
 
 def _not_none(kind: Any) -> Any:

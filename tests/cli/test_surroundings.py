@@ -80,7 +80,9 @@ def test_resuming_a_finished_run_has_its_own_exit_code(tmp_path, capsys):
     capsys.readouterr()
     assert main(["train", "--resume", str(tmp_path / "run")]) == 3
     err = capsys.readouterr().err
-    assert err == f"spikewire: {tmp_path}/run: has already finished; there is nothing to resume\n"
+    run = tmp_path / "run"
+    assert err.startswith(f"spikewire: {run}: has already finished; there is nothing to resume; ")
+    assert err.endswith(f"start a new run with --start {run}\n")
 
 
 @pytest.mark.parametrize("flag", ["--dataset", "--out", "--seed", "--model", "--preset"])

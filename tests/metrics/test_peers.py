@@ -8,6 +8,7 @@ import torch
 from brute_force import brute_force_conv, brute_force_linear, prune_
 from torch import nn
 
+from spikewire.errors import SpikewireError
 from spikewire.metrics import measure
 
 with warnings.catch_warnings():  # raised by their imports
@@ -97,7 +98,7 @@ def test_spikingjelly_model_in_both_modes_and_its_state_is_kept(mode):
     x = torch.rand(*((4,) if mode == "m" else ()), 4, 1, 8, 8) * 50  # time = batch: the hard case
     model(x)
     before = model[2].v.clone()
-    measured = measure(model, x, masks, time_first=mode == "m")
+    measured = measure(model, x, masks, time_first=mode == "m", time_steps=1)
     assert torch.equal(model[2].v, before)
     assert model.training
     functional.reset_net(model.eval())
@@ -106,6 +107,64 @@ def test_spikingjelly_model_in_both_modes_and_its_state_is_kept(mode):
     assert measured.layers[1].synops * 4 == brute_force_conv(flat, masks["4.weight"], model[4])
     assert measured.firing[0].rates.shape == (4, 8, 8)
     assert 0 < measured.firing[0].rate < 1
+
+
+class Loop(nn.Module):
+    """Call a model of one time step per call six times; its state is returned or kept."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        state = ()
+        for _ in range(6):
+            output = self.model(x, *state)
+            state = (output[1],) if isinstance(output, tuple) else ()
+        return output
+
+
+def snntorch_that_keeps_its_state():
+    first = snntorch.Leaky(beta=0.5, init_hidden=True)
+    second = snntorch.Leaky(beta=0.5, init_hidden=True)
+    return nn.Sequential(nn.Linear(12, 20), first, nn.Linear(20, 5), second)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: small_spikingjelly("s"), (4, 1, 8, 8)),
+        (snntorch_that_keeps_its_state, (4, 12)),
+        (lambda: small_norse(), (4, 12)),
+    ],
+    ids=["spikingjelly", "snntorch", "norse"],
+)
+def test_a_model_of_one_time_step_per_call_costs_what_a_loop_over_time_costs(make, shape):
+    torch.manual_seed(0)
+    model, x = make(), torch.rand(shape) * 20
+    found, wanted = measure(model, x, time_steps=6), measure(Loop(model), x)
+    assert found.row() == wanted.row()
+    assert found.synops > 0
+
+
+def test_one_time_step_of_a_model_that_runs_one_per_call_is_a_warning():
+    x = torch.rand(4, 1, 8, 8)
+    with pytest.warns(UserWarning, match="only one was counted; pass time_steps=") as caught:
+        found = measure(small_spikingjelly("s"), x)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert found.samples == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measure(small_spikingjelly("s"), x, time_steps=1)
+        measure(Loop(small_spikingjelly("s")), x)
+        measure(small_snntorch(), torch.rand(4, 12))
+
+
+def test_time_steps_of_a_model_that_keeps_no_state_are_refused():
+    with pytest.raises(SpikewireError, match="time_steps: 6 .* keeps no state between calls"):
+        measure(small_snntorch(), torch.rand(4, 12), time_steps=6)
+    with pytest.raises(SpikewireError, match="time_steps: 0 .* at least 1"):
+        measure(small_snntorch(), torch.rand(4, 12), time_steps=0)
 
 
 def test_a_counter_that_ignores_zeros_does_not_agree():

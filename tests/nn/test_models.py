@@ -138,10 +138,10 @@ def test_networks_of_any_size_take_shape_classes_and_hidden_neurons():
     model = build("recurrent", input_shape=(12,), classes=7, hidden=40, temporal=True)
     assert model.get_submodule("rec1.synapses").weight.shape == (40, 40)
     assert model(torch.rand(5, 2, 12)).shape == (5, 2, 7)  # the time steps are those of the input
-    with pytest.raises(SpikewireError, match=r"images: .* \[time, batch, \*\(12,\)\]"):
+    with pytest.raises(SpikewireError, match=r"images: .* \[time, batch, 12\]"):
         model(torch.rand(5, 2, 11))
 
 
 def test_a_wrong_image_is_one_line():
-    with pytest.raises(SpikewireError, match=r"images: \(2, 3, 32, 32\) is not allowed"):
+    with pytest.raises(SpikewireError, match=r"images: \(2, 3, 32, 32\) .* \[batch, 1, 28, 28\]$"):
         build("lenet5")(torch.zeros(2, 3, 32, 32))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from spikewire import DeepR, GradR, Method, SpikewireError
 from spikewire.data import load
 
-with warnings.catch_warnings():  # what they do when imported is not ours to mend
+with warnings.catch_warnings():  # what they do when imported is not ours to fix
     warnings.simplefilter("ignore")
     import norse.torch as norse
     import snntorch

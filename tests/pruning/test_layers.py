@@ -128,6 +128,12 @@ def test_the_connectivity_and_the_summary_say_over_what():
     assert "frozen.weight (frozen)" in lines[-1]
 
 
+def test_a_single_layer_is_not_counted_in_the_plural():
+    pruner = attach(nn.Sequential(nn.Linear(3, 3)))
+    assert str(pruner.summary()).splitlines()[-1].startswith("the only pruned layer ")
+    assert repr(pruner).endswith("connectivity 1 over 1 layer)")
+
+
 def test_a_model_without_such_weights_is_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

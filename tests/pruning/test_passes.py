@@ -1,5 +1,7 @@
 """Targets in operations per image: images are counted in networks of any layout, however called."""
 
+import warnings
+
 import pytest
 import torch
 from spikingjelly.activation_based import functional
@@ -11,6 +13,10 @@ from torch.utils.checkpoint import checkpoint
 from spikewire import Budget, measure
 from spikewire.nn.layers import Spiking
 from spikewire.nn.neurons import IF, LIF
+
+with warnings.catch_warnings():  # what it does when imported is not ours to fix
+    warnings.simplefilter("ignore")
+    import snntorch
 
 STEPS, TARGET = 10, 500.0
 
@@ -73,6 +79,39 @@ def test_a_multi_step_network_of_spikingjelly_counts_images_in_both_layouts(batc
     masks = train(model, lambda: model(x), reset=lambda: functional.reset_net(model))
     functional.reset_net(model)
     found = measure(model, x, masks, time_first=not repeat)
+    assert found.synops == pytest.approx(TARGET, rel=0.03)
+
+
+def single_step(library):
+    """Return a network that runs one time step per call, and how its neurons are reset."""
+    torch.manual_seed(0)
+    make = {
+        "spikingjelly": lambda: sj_neuron.IFNode(v_threshold=0.2),
+        "snntorch": lambda: snntorch.Leaky(beta=0.99, threshold=0.2, init_hidden=True),
+    }[library]
+    pairs = [(nn.Linear(*n, bias=False), make()) for n in [(20, 50), (50, 50), (50, 5)]]
+    model = nn.Sequential(*(module for pair in pairs for module in pair))
+    if library == "spikingjelly":
+        return model, lambda: functional.reset_net(model)
+    return model, lambda: [neurons.reset_mem() for neurons in model[1::2]]
+
+
+@pytest.mark.parametrize("library", ["spikingjelly", "snntorch"])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_loop_over_time_outside_of_the_model_counts_images_once(library, micro_batches):
+    model, reset = single_step(library)
+    x = torch.rand(16, 20)
+
+    def call():
+        total = torch.zeros(())
+        for part in x.chunk(micro_batches):
+            reset()
+            total = total + sum(model(part) for _ in range(STEPS)).mean()
+        return total
+
+    masks = train(model, call, reset=reset)
+    reset()
+    found = measure(model, x, masks, time_steps=STEPS)
     assert found.synops == pytest.approx(TARGET, rel=0.03)
 
 

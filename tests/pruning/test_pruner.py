@@ -995,6 +995,16 @@ def test_a_run_that_ends_before_its_target_says_so():
     assert caught[0].filename == __file__, "the warning points at the caller"
 
 
+def test_a_run_of_many_more_steps_than_its_total_says_so():
+    model = net()
+    optimizer = Adam(model.parameters(), lr=0.01)
+    pruner = Budget(connectivity=0.1).attach(model, optimizer, total_steps=5)
+    train(model, optimizer, steps=11)
+    message = "budget: finished at step 11, but schedules ended at total_steps = 5; .* not epochs"
+    with pytest.warns(UserWarning, match=message):
+        pruner.finish()
+
+
 def test_a_run_that_reached_its_target_early_ends_in_silence():
     model = net()
     optimizer = Adam(model.parameters(), lr=0.01)

@@ -5,8 +5,9 @@ from networks import conv_net
 from PIL import Image
 from refusal import refused
 
+from spikewire import data as datasets
 from spikewire.formats.trace import trace_model
-from spikewire.runtime import Runtime
+from spikewire.runtime import Runtime, load
 from spikewire.runtime.inputs import read_images, read_picture
 
 
@@ -111,3 +112,26 @@ def test_other_files_are_refused(tmp_path):
     refused(lambda: read_images("x.gif", runtime), ".npy, .png, .jpg, .jpeg nor a data set")
     (tmp_path / "x.jpg").write_bytes(b"not a picture")
     refused(lambda: read_images(str(tmp_path / "x.jpg"), runtime), "cannot be read")
+
+
+def test_pixels_that_are_not_normalised_are_refused():
+    model, pixels = load("zoo:digits-5"), datasets.load("digits").test_images[:2]
+    for call in (model, model.predict, model.record_spikes, model.compute_current):
+        refused(lambda call=call: call(pixels), "images: 'uint8'", "runtime.normalise(pixels)")
+    refused(lambda: model.normalise(pixels / 255), "pixels", "0..1", "multiply by 255")
+    assert torch.equal(model.normalise(pixels.float()), model.normalise(pixels))
+
+
+def test_a_network_of_events_accepts_counts_as_uint8():
+    model = load("zoo:braille-10")
+    frames = datasets.load("braille").at(32).test_images[:2].transpose(0, 1)
+    assert torch.equal(model.run_frames(frames.byte()), model.run_frames(frames.float()))
+
+
+def test_a_data_set_of_another_shape_is_refused_or_resized():
+    model = load("zoo:mnist-2.25")
+    words = ("input: 'digits'", "images of [1, 28, 28], or pass --resize")
+    refused(lambda: read_images("digits", model), *words)
+    images, labels = read_images("digits", model, resize=True)
+    assert images.shape == (len(labels), 1, 28, 28)
+    refused(lambda: read_images("braille", model), "input: 'braille'", "frames of [1, 28, 28]")

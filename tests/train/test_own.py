@@ -268,6 +268,7 @@ def test_a_recurrent_network_is_exported_with_the_same_accuracy(files):
         ({"model": "wrong.py:flat"}, ("model: shape of its output: (2,)", "[batch, classes]")),
         ({"dataset": "snn.py:Net"}, ("dataset: snn.py", "TypeError")),
         ({"dataset": "wrong.py:none"}, ("the function returned NoneType",)),
+        ({"dataset": "x.npz"}, ("unknown 'x.npz'", "did you mean 'npz:x.npz'?")),
         ({"dataset": "csv:x"}, ("unknown 'csv:x'", "npz:FILE", "FILE.py:FUNCTION")),
         ({"model": "npz:x"}, ("model: unknown 'npz:x'",)),
         ({"model": "snn.py:build", "init": "firing"}, ("init: 'firing'",)),

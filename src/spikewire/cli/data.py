@@ -33,4 +33,5 @@ def data(arguments: Sequence[str]) -> None:
         name = given["words"][1]
         with download_display() as update:
             root = datasets.get(name, given["data_dir"], progress=update)
-        print_line(f"{name}: in {root}")
+        embedded = not datasets.DATASETS[name].files
+        print_line(f"{name}: {'part of the package' if embedded else f'in {root}'}")

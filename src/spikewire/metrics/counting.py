@@ -19,9 +19,11 @@ from spikewire.metrics.links import (
     first_tensor,
 )
 from spikewire.metrics.records import Firing, LayerMeasure, Measurement
+from spikewire.metrics.sizes import parameter_bytes
 from spikewire.nn.calls import Calls, over_time
 from spikewire.nn.names import unwrap
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
+from spikewire.pruning.warn import warn_caller
 
 
 def measure(
@@ -30,6 +32,7 @@ def measure(
     masks: Mapping[str, Tensor] | None = None,
     *,
     time_first: bool = False,
+    time_steps: int | None = None,
     spiking: Callable[[nn.Module], bool] = is_spiking,
     synapses: bool = True,
 ) -> Measurement:
@@ -49,6 +52,9 @@ def measure(
             ``weight != 0``.
         time_first: Whether inputs have the shape ``[time, batch, ...]`` instead of
             ``[batch, ...]``.
+        time_steps: How often the model is called with each batch, for a model that runs one time
+            step per call: its neurons keep their state, or it returns (output, state). None is one
+            call, with a warning if it was only one time step of such a model.
         spiking: Returns whether a module is a layer of spiking neurons; by default those of
             spikewire, SpikingJelly, snnTorch and Norse.
         synapses: Whether to count synapses for `synapses`, `synapses_reached` and
@@ -59,7 +65,8 @@ def measure(
 
     Raises:
         SpikewireError: The model has no convolution or linear layer, a mask has the wrong shape,
-            `batch` is empty, or the model does not allow counting synapses.
+            `batch` is empty, the model does not allow counting synapses, or it keeps no state
+            between the calls of `time_steps`.
 
     Example:
         >>> found = spikewire.measure(model, images, masks=pruner.masks())
@@ -71,8 +78,14 @@ def measure(
     given = _masks_of_all_names(model, masks or {})
     present = {name: _mask(name, module, given) for name, module in layers.items()}
     counter = _Counter(layers, present)
+    check(time_steps is None or time_steps >= 1, "time_steps", time_steps, "at least 1")
     with torch.no_grad(), preserve_state(model):
-        example = _count_batches(counter, model, batch, spiking, time_first)
+        example = _count_batches(counter, model, batch, spiking, time_first, time_steps or 1)
+    if time_steps is None and counter.is_one_step:
+        warn_caller(
+            "measure: the model runs one time step per call, and only one was counted; pass "
+            "time_steps= for all of them, or 1"
+        )
     counts: dict[str, Synapses] = {}
     if synapses:
         with preserve_state(model):
@@ -112,13 +125,14 @@ def _count_batches(
     batch: Tensor | Iterable[Any],
     spiking: Callable[[nn.Module], bool],
     time_first: bool,
+    time_steps: int,
 ) -> Tensor:
     """Run the model on all batches with the counter's hooks; return one sample."""
     counter.register_hooks_(model, spiking)
     example = None
     for x in _inputs(batch):
         counter.begin_batch(x.shape[1] if time_first else len(x))
-        model(x)
+        _call(model, x, time_steps, counter)
         counter.end_batch()
         if example is None:
             example = x[:, :1] if time_first else x[:1]
@@ -126,6 +140,18 @@ def _count_batches(
     if example is None:
         raise SpikewireError("batch: is empty; there is nothing to measure")
     return example
+
+
+def _call(model: nn.Module, x: Tensor, time_steps: int, counter: "_Counter") -> None:
+    """Call the model once per time step; a state that it returns is passed to the next call."""
+    state: tuple[Any, ...] = ()
+    for step in range(time_steps):
+        output = model(x, *state)
+        if step + 1 < time_steps and not counter.steps:
+            returned = isinstance(output, tuple) and len(output) == 2
+            kept = "1 or None: the model keeps no state between calls"
+            check(returned, "time_steps", time_steps, kept)
+            state = (output[1],)
 
 
 def _inputs(batch: Tensor | Iterable[Any]) -> Iterator[Tensor]:
@@ -161,6 +187,7 @@ class _Counter:
         self.fired = set[str]()  # layers of neurons that have fired since the batch began
         self.called = set[str]()
         self.calls = Calls()  # of the batch; each with its `_Operations`
+        self.steps: dict[str, int] = {}  # calls, in the batch, of neurons that keep their state
 
     def begin_batch(self, samples: int) -> None:
         """Note the number of samples in the next forward pass."""
@@ -168,6 +195,12 @@ class _Counter:
         self.samples += samples
         self.fired.clear()
         self.calls.clear()
+        self.steps.clear()
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether neurons that keep their state between calls were called once in the batch."""
+        return bool(self.steps) and max(self.steps.values()) == 1
 
     def end_batch(self) -> None:
         """Add the operations of the batch; all time steps of a use are spikes, or none is."""
@@ -205,6 +238,8 @@ class _Counter:
 
     def count_spikes(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         """Add one call of a spiking layer; one whose output is a voltage is skipped."""
+        if keeps_state(module) and not over_time(module):
+            self.steps[name] = self.steps.get(name, 0) + 1
         out = first_tensor(output)
         if not _is_binary(out):
             return
@@ -281,45 +316,17 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
 
 def reset_neurons_(model: nn.Module) -> None:
     """Reset neurons that keep their state between batches (SpikingJelly, snnTorch)."""
-    for module in model.modules():
-        if hasattr(module, "_memories") and hasattr(module, "reset"):
-            module.reset()  # pyright: ignore[reportCallIssue]
-        elif getattr(module, "init_hidden", False) and hasattr(module, "reset_mem"):
-            module.reset_mem()  # pyright: ignore[reportCallIssue]
+    for module in filter(keeps_state, model.modules()):
+        getattr(module, "reset" if hasattr(module, "_memories") else "reset_mem")()
 
 
-# ---------------------------------------------------------------------- bytes
+def keeps_state(module: nn.Module) -> bool:
+    """Return whether neurons keep their state between calls (SpikingJelly, snnTorch)."""
+    jelly = hasattr(module, "_memories") and hasattr(module, "reset")
+    return jelly or bool(getattr(module, "init_hidden", False) and hasattr(module, "reset_mem"))
 
 
-def packed_bytes(mask: Tensor, value_bytes: int = 2) -> int:
-    """Return the size of a packed layer: present values and their positions.
-
-    The smallest of three layouts: 8-bit gaps between positions (255 = no value here, the gap
-    continues), a bit mask, or every weight.
-
-    Args:
-        mask: Which weights exist, of any shape.
-        value_bytes: Bytes per value.
-
-    Returns:
-        The size in bytes.
-
-    Example:
-        >>> packed_bytes(torch.tensor([True, False, False, True]))
-        5
-    """
-    positions = mask.flatten().nonzero().flatten()
-    gaps = positions.diff(prepend=positions.new_full((1,), -1)) - 1
-    values = len(positions) * value_bytes
-    by_gaps = len(positions) + int((gaps // 255).sum()) + values
-    return min(by_gaps, math.ceil(mask.numel() / 8) + values, mask.numel() * value_bytes)
-
-
-def parameter_bytes(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Return the size of all parameters as they are, and with masked weights packed at 16 bits."""
-    sizes = {name: p.numel() * p.element_size() for name, p in model.named_parameters()}
-    packed = sum(packed_bytes(masks[n]) if n in masks else size for n, size in sizes.items())
-    return sum(sizes.values()), packed
+# ---------------------------------------------------------------------- what is left out
 
 
 def uncounted(model: nn.Module, called: Collection[str]) -> list[str]:

@@ -12,7 +12,7 @@ time steps in one call.
 from collections.abc import Hashable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from spikewire.nn.neurons import Neuron
 
@@ -70,3 +70,19 @@ def over_time(neurons: nn.Module) -> bool:
     names = {kind.__name__ for kind in type(neurons).__mro__}
     many = getattr(neurons, "step_mode", None) == "m"
     return many or isinstance(neurons, Neuron) or not names.isdisjoint(NORSE_SEQUENCES)
+
+
+def has_state(neurons: nn.Module) -> bool:
+    """Return whether neurons of one time step per call have run since their last reset.
+
+    Known for SpikingJelly in single-step mode, and for snnTorch with ``init_hidden``, where a
+    gradient leads back to the last call.
+
+    Args:
+        neurons: a module for which `is_spiking` holds.
+    """
+    if getattr(neurons, "step_mode", None) == "s":
+        kept = getattr(neurons, "_memories", {})
+        return any(isinstance(value, Tensor) for value in kept.values())
+    state = getattr(neurons, "mem", None) if getattr(neurons, "init_hidden", False) else None
+    return isinstance(state, Tensor) and state.grad_fn is not None

@@ -81,7 +81,8 @@ class Spiking(nn.Sequential):
         if self.input_shape is not None:
             shape, batch = tuple(images.shape), "time, batch" if self.temporal else "batch"
             fits = tuple(x.shape[2:]) == self.input_shape
-            check(fits, "images", shape, f"[{batch}, *{self.input_shape}]")
+            sizes = ", ".join(map(str, self.input_shape))
+            check(fits, "images", shape, f"[{batch}, {sizes}]")
         x = run_layers(self, x, steps)
         return x.expand(steps, *x.shape[1:]) if len(x) == 1 else x
 

@@ -97,8 +97,16 @@ def _require_same_layer(layer: Layer, state: Mapping[str, Any]) -> None:
 
 
 def warn_if_missed(pruner: "Pruner") -> None:
-    """Warn when the target is not met: the run was cut short, or no masks can meet it."""
+    """Warn when the target is not met: the run was cut short, or no masks can meet it.
+
+    A run of more than twice its steps warns too: schedules ended long before it did.
+    """
     method, step, total = pruner.method, pruner.step, pruner.total_steps
+    if step > 2 * total:
+        warn_caller(
+            f"{method.name}: finished at step {step}, but schedules ended at total_steps = {total};"
+            " it counts the optimizer steps of the whole run, not epochs"
+        )
     rounding = 0.0
     if method.unit in ("", "connectivity"):
         target = pruner.target

@@ -64,7 +64,7 @@ class Summary(list[dict[str, Any]]):
     def __str__(self) -> str:
         lines = [(x["name"], _shape(x["shape"]), *_counts(x["present"], x["total"])) for x in self]
         present, total = (sum(row[key] for row in self) for key in ("present", "total"))
-        layers = f"all {len(self)} pruned layers"
+        layers = f"all {len(self)} pruned layers" if len(self) > 1 else "the only pruned layer"
         text = table(
             ("layer", "shape", "present", "of", "connectivity"),
             [*lines, (layers, "", *_counts(present, total))],

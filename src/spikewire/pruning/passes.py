@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.module_tracker import ModuleTracker
 
-from spikewire.nn.calls import over_time
+from spikewire.nn.calls import has_state, over_time
 from spikewire.nn.synapses import is_spiking
 
 _TRACKER = ModuleTracker()
@@ -35,7 +35,9 @@ class Passes:
     The first module that is called in a step is the one whose every call is a pass: the model, or a
     part of it where a training loop calls only that. Its images are in the first dimension of its
     first tensor, unless the first module that knows better says otherwise: a network of spikewire
-    by `temporal`, a layer of SpikingJelly by its `step_mode`, neurons by the shape they take.
+    by `temporal`, a layer of SpikingJelly by its `step_mode`, neurons by the shape they take. In a
+    loop over time outside of the model, the passes after the first one continue the state of its
+    neurons: they are given the same images, which are counted once.
 
     Args:
         model: the model, without wrappers.
@@ -63,6 +65,9 @@ class Passes:
         self._root: nn.Module | None = None
         self._shape = torch.Size()  # of the first two dimensions of what it is given
         self._sure = False  # whether the images are not a guess
+        self._begun = False  # whether a pass of this step was counted
+        self._continued = False  # whether the pass of now is another time step of the same images
+        self._neurons = [*filter(is_spiking, model.modules())]
         self._learned: tuple[nn.Module, int] | None = None  # a root and its dimension of images
         parents, neurons = _watched(model, {*layers})
 
@@ -74,7 +79,7 @@ class Passes:
 
     def end_step(self) -> None:
         """Find the module whose calls are passes again in the next step."""
-        self._root = None
+        self._root, self._begun = None, False
         if self._learned is not None:
             self._remove(self._neuron_handles)  # neurons without hooks may be fused
 
@@ -96,13 +101,16 @@ class Passes:
         if module is self._root:
             self.counted, self.images, self.first = module.training, 0, True
             self._sure = False
+            self._continued = self._begun and any(map(has_state, self._neurons))
+            self._begun |= self.counted
         if not self.counted or self._sure:
             return
         x, dimension = first_tensor(arguments), self._dimension(module)
         if x is None or (dimension is None and self.images):
             return
         images = x.shape[min(dimension or 0, x.dim() - 1)]
-        self.add(images - self.images)
+        if not self._continued:
+            self.add(images - self.images)
         self.images, self._sure = images, dimension is not None
         if module is self._root:
             self._shape = x.shape[:2]

@@ -98,7 +98,9 @@ class Pruner:
         if not self.layers:
             state += ", detached" if self._final is None else ", finished"
         if self.layers or self._final is not None:
-            state += f", connectivity {self.connectivity():.4g} over {len(self._masks())} layers"
+            count = len(self._masks())
+            layers = "1 layer" if count == 1 else f"{count} layers"
+            state += f", connectivity {self.connectivity():.4g} over {layers}"
         return f"Pruner({self.method!r}, {state})"
 
     @property

@@ -47,31 +47,45 @@ def read_images(
         SpikewireError: If the source is unknown, cannot be read, or has no image.
     """
     if source in datasets.DATASETS:
-        data = datasets.load(source, data_dir)
-        network = runtime.network
-        if data.temporal:
-            return data.at(network.time_steps).test_images.float(), data.test_labels
-        constants = (network.mean, network.std) if network.mean else (data.mean, data.std)
-        return normalise(data.test_images, *constants), data.test_labels
+        return read_test_part(source, runtime, data_dir, resize=resize)
     path = Path(source)
     known = ", ".join(datasets.DATASETS)
     if path.suffix.lower() not in (".npy", *PICTURES):
         kinds = ", ".join((".npy", *PICTURES))
         raise SpikewireError(f"input: {source!r} is neither {kinds} nor a data set ({known})")
     shape = runtime.network.input_shape
+    sizes = ", ".join(map(str, shape))
     images = fit_shape(read_pixels(path, shape), shape)
     if is_over_time(images, runtime):
-        check(images.shape[2:] == shape, "input", tuple(images.shape), f"[batch, time, *{shape}]")
+        check(images.shape[2:] == shape, "input", tuple(images.shape), f"[batch, time, {sizes}]")
         check(images.numel() > 0, "input", source, "at least one sample")
         return images.float(), None
     if resize and len(images) > 0:
         images = resize_images(images, shape)
     elif path.suffix.lower() in PICTURES:
         images = fit_picture(images, shape, path)
-    fits, sizes = images.shape[1:] == shape, ", ".join(map(str, shape))
+    fits = images.shape[1:] == shape
     check(fits, "input", tuple(images.shape), f"images of [{sizes}], or pass --resize")
     check(len(images) > 0, "input", source, "at least one image")
     return images.float() if images.is_floating_point() else runtime.normalise(images), None
+
+
+def read_test_part(
+    name: str, runtime: Runtime, data_dir: str | None, *, resize: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the test images of a data set, as `read_images` does, and their labels."""
+    data, network = datasets.load(name, data_dir), runtime.network
+    sizes = ", ".join(map(str, network.input_shape))
+    if data.temporal:
+        frames = data.at(network.time_steps).test_images
+        fits = frames.shape[2:] == network.input_shape
+        check(fits, "input", name, f"a data set of frames of [{sizes}]")
+        return frames.float(), data.test_labels
+    images = resize_images(data.test_images, network.input_shape) if resize else data.test_images
+    fits = images.shape[1:] == network.input_shape
+    check(fits, "input", name, f"a data set of images of [{sizes}], or pass --resize")
+    constants = (network.mean, network.std) if network.mean else (data.mean, data.std)
+    return normalise(images, *constants), data.test_labels
 
 
 def is_over_time(images: Tensor, runtime: Runtime) -> bool:

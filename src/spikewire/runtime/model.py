@@ -155,8 +155,15 @@ class Runtime:
 
         Returns:
             float32 images of the same shape.
+
+        Raises:
+            SpikewireError: If the pixels are floats of 0..1.
         """
-        return normalise(torch.as_tensor(pixels), self.network.mean, self.network.std)
+        images = torch.as_tensor(pixels)
+        if images.is_floating_point() and images.numel():
+            scaled = 0 < float(images.max()) <= 1
+            check(not scaled, "pixels", "a range of 0..1", "0..255: multiply by 255 first")
+        return normalise(images, self.network.mean, self.network.std)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the outputs of the network, as in training.

@@ -107,7 +107,10 @@ def count_votes(network: Network, outputs: NDArray[np.float32]) -> Tensor:
 
 
 def check_tensor(network: Network, images: Tensor) -> None:
-    """Raise unless `images` are a dense tensor of real numbers ``[batch, *input_shape]``."""
+    """Raise unless `images` are a dense tensor of real numbers ``[batch, *input_shape]``.
+
+    A network that stores how pixels are normalised refuses pixels that are not.
+    """
     if not isinstance(images, Tensor):
         check(False, "images", type(images).__name__, "a tensor")
     plain = images.layout == torch.strided and not images.is_meta and not images.is_complex()
@@ -119,6 +122,8 @@ def check_tensor(network: Network, images: Tensor) -> None:
         sizes = ", ".join(map(str, network.input_shape))
         check(False, "images", tuple(shape), f"[batch, {sizes}]")
     check(shape[0] > 0, "images", shape[0], "at least one")
+    pixels = images.dtype == torch.uint8 and bool(network.mean)
+    check(not pixels, "images", "uint8", "normalised: pass runtime.normalise(pixels)")
 
 
 def check_frames(network: Network, frames: Tensor) -> None:

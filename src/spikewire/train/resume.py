@@ -64,7 +64,10 @@ def saved_state(folder: RunDir, config: Config) -> dict[str, Any]:
     folder.require_plain_files()
     folder.remove_temporary_files()
     if folder.finished:
-        raise AlreadyFinished(f"{folder.path}: has already finished; there is nothing to resume")
+        raise AlreadyFinished(
+            f"{folder.path}: has already finished; there is nothing to resume; to train it "
+            f"further, start a new run with --start {folder.path}"
+        )
     for change in changed_files(folder.path / ENV, config):
         raise SpikewireError(f"{change}; restore it, or begin a new run")
     return folder.load_checkpoint(config)

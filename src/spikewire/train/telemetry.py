@@ -121,7 +121,7 @@ class Telemetry:
         few = first[:, :PROBE] if temporal else first[:PROBE]
         batches = chain([first], rest) if epoch == self.epochs else [few]
         paths = has_paths(model, few, masks, temporal)
-        found = measure(model, batches, masks, time_first=temporal, synapses=paths)
+        found = measure(model, batches, masks, time_first=temporal, time_steps=1, synapses=paths)
         self.traces.neurons = [firing.name for firing in found.firing]
         self.traces.rates.append(_rate_counts(found))
         size = file_bytes(unwrap(model), masks)
@@ -136,7 +136,7 @@ def has_paths(
         return True
     one = images[:, :1] if temporal else images[:1]
     try:
-        measure(model, one, masks, time_first=temporal)
+        measure(model, one, masks, time_first=temporal, time_steps=1)
     except SpikewireError:
         return False
     return True
