@@ -143,10 +143,12 @@ def train(
 
 def require_same(folder: RunDir, config: Config) -> None:
     """Raise if a run directory has other settings than these."""
-    wanted = config.to_toml().splitlines()
-    if other := [line for line in folder.config().to_toml().splitlines() if line not in wanted]:
+    here, wanted = (each.to_toml().splitlines() for each in (folder.config(), config))
+    other = [line for line in here if line not in wanted]
+    missing = [f"not {line}" for line in wanted if line not in here]  # None is left out in TOML
+    if other or missing:
         raise SpikewireError(
-            f"{folder.path}: is a run with other settings ({', '.join(other)}); "
+            f"{folder.path}: is a run with other settings ({', '.join(other or missing)}); "
             "delete it or choose another --runs"
         )
 

@@ -111,6 +111,9 @@ def test_a_run_with_other_settings_is_not_taken_for_this_one(tmp_path):
     assert leaderboard.finished_row(other, "digits", tmp_path, file) is None
     with pytest.raises(SpikewireError, match=r"here: is a run with other settings \(epochs = 1\)"):
         leaderboard.train(other, "digits", tmp_path, data.load("digits"))
+    more = run._replace(flags=flags | {"dropout": "0.1"})  # a setting that the run left out
+    with pytest.raises(SpikewireError, match=r"other settings \(not dropout = 0.1\)"):
+        leaderboard.train(more, "digits", tmp_path, data.load("digits"))
 
 
 def test_a_point_without_a_run_shows_the_published_figure(tmp_path):

@@ -173,7 +173,7 @@ def test_hooks_see_the_values_they_see_without_fuse(watched):
     assert seen == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-def test_statistics_can_be_estimated_anew():
+def test_statistics_can_be_estimated_again():
     """`update_bn` sets the momentum to None, which the kernels do not support."""
     model = small()
     twin, batches = copy.deepcopy(model), [normal(4, 2, 3, 6, 6, seed=i) for i in range(3)]

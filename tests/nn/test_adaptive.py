@@ -270,7 +270,7 @@ def test_training_steps_of_the_preset_are_those_of_the_paper():
         optimizer.step()
         replaced = 0
         for i, layer in enumerate(pruner.layers):
-            change = signs[i] * grads[i]  # of all theta: moments of dormant ones go on
+            change = signs[i] * grads[i]  # of all theta: moments of dormant ones are updated too
             mean[i] = 0.9 * mean[i] + 0.1 * change
             var[i] = 0.999 * var[i] + 0.001 * change**2
             size = (var[i] / (1 - 0.999**step)).sqrt() + 1e-8

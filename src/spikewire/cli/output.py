@@ -62,7 +62,7 @@ class Output:
         if name := silent_output(result.history[-1].get("measured", {})):
             complain(
                 f"{name}: these neurons, the last ones, have not spiked on the test images, so the "
-                "network cannot tell them apart; try another lr, or --init firing or --readout "
+                "network cannot distinguish them; try another lr, or --init firing or --readout "
                 "current where the network takes them"
             )
         if self.json:

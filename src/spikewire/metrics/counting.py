@@ -20,7 +20,7 @@ from spikewire.metrics.links import (
 )
 from spikewire.metrics.records import Firing, LayerMeasure, Measurement
 from spikewire.metrics.sizes import parameter_bytes
-from spikewire.nn.calls import Calls, over_time
+from spikewire.nn.calls import Calls, keeps_state, over_time
 from spikewire.nn.names import unwrap
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 from spikewire.pruning.warn import warn_caller
@@ -54,7 +54,7 @@ def measure(
             ``[batch, ...]``.
         time_steps: How often the model is called with each batch, for a model that runs one time
             step per call: its neurons keep their state, or it returns (output, state). None is one
-            call, with a warning if it was only one time step of such a model.
+            call, with a warning where neurons that keep their state were called only once.
         spiking: Returns whether a module is a layer of spiking neurons; by default those of
             spikewire, SpikingJelly, snnTorch and Norse.
         synapses: Whether to count synapses for `synapses`, `synapses_reached` and
@@ -318,12 +318,6 @@ def reset_neurons_(model: nn.Module) -> None:
     """Reset neurons that keep their state between batches (SpikingJelly, snnTorch)."""
     for module in filter(keeps_state, model.modules()):
         getattr(module, "reset" if hasattr(module, "_memories") else "reset_mem")()
-
-
-def keeps_state(module: nn.Module) -> bool:
-    """Return whether neurons keep their state between calls (SpikingJelly, snnTorch)."""
-    jelly = hasattr(module, "_memories") and hasattr(module, "reset")
-    return jelly or bool(getattr(module, "init_hidden", False) and hasattr(module, "reset_mem"))
 
 
 # ---------------------------------------------------------------------- what is left out

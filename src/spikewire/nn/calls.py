@@ -72,6 +72,12 @@ def over_time(neurons: nn.Module) -> bool:
     return many or isinstance(neurons, Neuron) or not names.isdisjoint(NORSE_SEQUENCES)
 
 
+def keeps_state(module: nn.Module) -> bool:
+    """Return whether neurons keep their state between calls (SpikingJelly, snnTorch)."""
+    jelly = hasattr(module, "_memories") and hasattr(module, "reset")
+    return jelly or bool(getattr(module, "init_hidden", False) and hasattr(module, "reset_mem"))
+
+
 def has_state(neurons: nn.Module) -> bool:
     """Return whether neurons of one time step per call have run since their last reset.
 
@@ -79,10 +85,11 @@ def has_state(neurons: nn.Module) -> bool:
     gradient leads back to the last call.
 
     Args:
-        neurons: a module for which `is_spiking` holds.
+        neurons: a module for which `keeps_state` holds.
     """
-    if getattr(neurons, "step_mode", None) == "s":
-        kept = getattr(neurons, "_memories", {})
-        return any(isinstance(value, Tensor) for value in kept.values())
-    state = getattr(neurons, "mem", None) if getattr(neurons, "init_hidden", False) else None
+    memories: Any = getattr(neurons, "_memories", None)
+    if memories is not None:
+        kept = any(isinstance(value, Tensor) for value in memories.values())
+        return kept and not over_time(neurons)
+    state = getattr(neurons, "mem", None)
     return isinstance(state, Tensor) and state.grad_fn is not None

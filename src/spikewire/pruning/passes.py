@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.module_tracker import ModuleTracker
 
-from spikewire.nn.calls import has_state, over_time
+from spikewire.nn.calls import has_state, keeps_state, over_time
 from spikewire.nn.synapses import is_spiking
 
 _TRACKER = ModuleTracker()
@@ -67,7 +67,7 @@ class Passes:
         self._sure = False  # whether the images are not a guess
         self._begun = False  # whether a pass of this step was counted
         self._continued = False  # whether the pass of now is another time step of the same images
-        self._neurons = [*filter(is_spiking, model.modules())]
+        self._neurons = [m for m in model.modules() if is_spiking(m) and keeps_state(m)]
         self._learned: tuple[nn.Module, int] | None = None  # a root and its dimension of images
         parents, neurons = _watched(model, {*layers})
 
