@@ -58,6 +58,7 @@ class Example:
         ({"count": 2**63}, "count: 'a number of that size' is not allowed; it must be below 2^63"),
         ({"begin": "0.1"}, "begin: '0.1' is not allowed; it must be a number"),
         ({"begin": "5%"}, "begin: '5%' is not allowed; it must be a number: 0.05 for 5%"),
+        ({"count": "5%"}, "count: '5%' is not allowed; it must be a whole number"),
         ({"begin": "1.2.3%"}, "begin: '1.2.3%' is not allowed; it must be a number"),
         ({"begin": None}, "begin: None is not allowed; it must be a number"),
         ({"rate": 0}, "rate: 0.0 is not allowed; it must be above 0"),

@@ -232,7 +232,8 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         check(-(2**63) <= int(value) < 2**63, name, "a number of that size", "below 2^63")
     if kind in (int, float):
         fits = isinstance(value, Integral if kind is int else Real) and type(value) is not bool
-        check(fits, name, value, KINDS[kind] + _fraction(value))
+        hint = _fraction(value) if kind is float else ""
+        check(fits, name, value, KINDS[kind] + hint)
         return kind(value)  # pyright: ignore[reportArgumentType]
     if kind not in KINDS:
         raise TypeError(f"{name}: settings of type {kind} are not supported")

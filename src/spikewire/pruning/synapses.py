@@ -86,8 +86,8 @@ class Synapses(OnePass):
 
     def _unpruned(self) -> Tensor:
         """Return the synapses of layers that are not pruned: if dense, and present."""
-        memory = self.pruner.memory
-        return memory["unpruned"] if self.others else self.layers[0].state["cost"].new_zeros(2)
+        none = self.layers[0].state["cost"].new_zeros(2)
+        return self.pruner.memory.get("unpruned", none)
 
     def _require_room(self) -> None:
         """Raise if layers that do not compete cost more than the target."""
