@@ -96,6 +96,26 @@ def single_step(library):
     return model, lambda: [neurons.reset_mem() for neurons in model[1::2]]
 
 
+class ResetInside(nn.Module):
+    """A network whose forward resets its neurons, and then runs all time steps."""
+
+    def __init__(self, library):
+        super().__init__()
+        self.net, self.reset_all = single_step(library)
+
+    def forward(self, x):
+        self.reset_all()
+        return sum(self.net(x) for _ in range(STEPS))
+
+
+@pytest.mark.parametrize("library", ["spikingjelly", "snntorch"])
+def test_images_of_micro_batches_add_up_where_the_model_resets_its_neurons_itself(library):
+    """When the second one begins, the neurons still have the state of the first."""
+    model, x = ResetInside(library), torch.rand(16, 20)
+    masks = train(model, lambda: sum(model(part).mean() for part in x.chunk(2)))
+    assert measure(model, x, masks).synops == pytest.approx(TARGET, rel=0.03)
+
+
 @pytest.mark.parametrize("library", ["spikingjelly", "snntorch"])
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_a_loop_over_time_outside_of_the_model_counts_images_once(library, micro_batches):

@@ -37,7 +37,8 @@ class Passes:
     first tensor, unless the first module that knows better says otherwise: a network of spikewire
     by `temporal`, a layer of SpikingJelly by its `step_mode`, neurons by the shape they take. In a
     loop over time outside of the model, the passes after the first one continue the state of its
-    neurons: they are given the same images, which are counted once.
+    neurons: they are given the same images, which are counted once. A pass that resets them before
+    its first synaptic layer is given other images.
 
     Args:
         model: the model, without wrappers.
@@ -66,7 +67,7 @@ class Passes:
         self._shape = torch.Size()  # of the first two dimensions of what it is given
         self._sure = False  # whether the images are not a guess
         self._begun = False  # whether a pass of this step was counted
-        self._continued = False  # whether the pass of now is another time step of the same images
+        self._kept: list[nn.Module] = []  # neurons whose state the pass of now continues
         self._neurons = [m for m in model.modules() if is_spiking(m) and keeps_state(m)]
         self._learned: tuple[nn.Module, int] | None = None  # a root and its dimension of images
         parents, neurons = _watched(model, {*layers})
@@ -101,15 +102,18 @@ class Passes:
         if module is self._root:
             self.counted, self.images, self.first = module.training, 0, True
             self._sure = False
-            self._continued = self._begun and any(map(has_state, self._neurons))
+            self._kept = [*filter(has_state, self._neurons)] if self._begun else []
             self._begun |= self.counted
+        elif self._kept and self.first and not all(map(has_state, self._kept)):
+            self._kept = []  # the model has reset them itself: these are other images
+            self.add(self.images)
         if not self.counted or self._sure:
             return
         x, dimension = first_tensor(arguments), self._dimension(module)
         if x is None or (dimension is None and self.images):
             return
         images = x.shape[min(dimension or 0, x.dim() - 1)]
-        if not self._continued:
+        if not self._kept:
             self.add(images - self.images)
         self.images, self._sure = images, dimension is not None
         if module is self._root:
