@@ -208,7 +208,7 @@ def of_dense(
 ) -> Iterator[Run]:
     """Yield a dense network with settings of its own, then one run per point.
 
-    These start from its weights and are distilled from it.
+    These start from its weights and are distilled from it; a teacher among the flags teaches all.
     """
     point = Point("connectivity", 1.0)
     name = name_of(preset, "dense", point, flags)
@@ -216,7 +216,7 @@ def of_dense(
     yield Run(point, name, {"method": "dense"} | own | parse_settings(first))
     path = str(runs / name)
     for run in of_points(preset, points, flags):
-        yield run._replace(flags=run.flags | {"start": path, "teacher": path})
+        yield run._replace(flags={"teacher": path} | run.flags | {"start": path})
 
 
 def of_methods(

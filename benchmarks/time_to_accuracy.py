@@ -30,8 +30,10 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
+from ann_teacher import seconds_of
 
 from spikewire.config import Config
+from spikewire.data.reference import is_python
 from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write
 from spikewire.runs.rundir import RunDir
@@ -105,7 +107,7 @@ def train(
         print(f"{run}: has finished before", flush=True)
         return run
     if RunDir(run).started:
-        call(["--resume", str(run)], until)
+        call(["--resume", str(run), *python_flags(flags)], until)
         return run
     words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]
@@ -116,6 +118,16 @@ def train(
         words += point.flags.split()
     call([*words, *flags, "--out", str(run)], until)
     return run
+
+
+def python_flags(flags: list[str]) -> list[str]:
+    """Return the flags that name a Python file, which a resumed run executes only if named again.
+
+    Args:
+        flags: ``--name value`` pairs.
+    """
+    named = (pair for pair in zip(flags[::2], flags[1::2], strict=False) if is_python(pair[1]))
+    return [word for pair in named for word in pair]
 
 
 def call(words: list[str], until: float) -> None:
@@ -188,7 +200,13 @@ def record(run: Path, out: Path = Path()) -> dict[str, Any]:
 
 
 def seconds_by_run(run: str, out: Path) -> dict[str, float]:
-    """Return how long a run took, and each run that it starts from or learns from."""
+    """Return how long a run took, and each network that it starts from or learns from.
+
+    Of teachers that a Python function returns, only the time of those in ann_teacher.py is known.
+    """
+    if is_python(run):
+        file, _, function = run.rpartition(":")
+        return {run: seconds_of(function)} if Path(file).name == "ann_teacher.py" else {}
     if run.startswith(PREFIX):
         known = card(run)
         label = label_of(known.unit, known.target)

@@ -60,6 +60,6 @@ def test_a_batch_of_another_shape_is_run_without_the_graph():
     training = prepare(Config(method="dense", time_steps=2, device="cpu"))
     images, labels = next(training.train.epoch(0))
     graph = Graph(training.learn, training.model)
-    graph.captures, graph.images = {False: None}, images  # as after a capture
+    graph.captures, graph.batch = {False: None}, (images, labels)  # as after a capture
     loss = graph(images[:5], labels[:5])
     assert torch.equal(loss, training.learn(images[:5], labels[:5]))

@@ -129,12 +129,12 @@ def add_own_files(parser: Parser) -> None:
 
 def refuse_with_resume(run: str, given: dict[str, Any]) -> None:
     """Raise for a flag that a resumed run cannot change, with the way to change it."""
-    from spikewire.data.reference import is_python
+    from spikewire.data.reference import EXECUTABLE, is_python
     from spikewire.runs.rundir import RunDir
 
     free = [key for key, rule in settings().items() if rule.metadata["free"]]
     for key, value in given.items():
-        again = key in ("dataset", "model") and is_python(value or "")  # must be the run's own
+        again = key in EXECUTABLE and is_python(value or "")  # must be the run's own
         if value is not None and key not in free and not again:
             flags = ", ".join(flag(key) for key in free if key != "threads")  # must stay the same
             hint = ""

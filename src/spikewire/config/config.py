@@ -123,7 +123,9 @@ class Config:
         0.0, "decay of the weight average (EMA) that is tested at the end; 0: off", within="[0, 1)"
     )
     teacher: str = setting(
-        "", "trained network to distill from: run directory, packed file or zoo:NAME"
+        "",
+        "trained network to distill from: run directory, packed file, zoo:NAME, or "
+        "FILE.py:FUNCTION, which returns a trained module",
     )
     teacher_weight: float = setting(0.5, "weight of the distillation loss", within="[0, 1)")
     teacher_time_steps: int = setting(
@@ -241,7 +243,7 @@ class Config:
         """Return the Python function that a setting names, if the user has named it themselves.
 
         Args:
-            key: ``"dataset"`` or ``"model"``.
+            key: ``"dataset"``, ``"model"`` or ``"teacher"``.
 
         Raises:
             SpikewireError: If it was read from a file, such as that of a run directory.

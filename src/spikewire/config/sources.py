@@ -143,9 +143,9 @@ def _merge(layers: list[tuple[str, dict[str, Any]]], flags: Mapping[str, str]) -
         _overlay_(options, own, method)
         origin |= {key: flag(key) for key in flags}
         config = Config(**found, options=options)
-        read = import_module("spikewire.data.reference").is_python
-        files = [key for key in ("dataset", "model") if key in found and key not in flags]
-        config.unconfirmed = tuple(key for key in files if read(getattr(config, key)))
+        named = import_module("spikewire.data.reference")
+        files = [key for key in named.EXECUTABLE if key in found and key not in flags]
+        config.unconfirmed = tuple(key for key in files if named.is_python(getattr(config, key)))
         return config
     except SpikewireError as error:
         key, _, rest = str(error).partition(":")

@@ -20,6 +20,7 @@ from spikewire.errors import SpikewireError, unknown
 from spikewire.fields import has_form
 
 PYTHON, FOLDER, NPZ = "FILE.py:FUNCTION", "folder:PATH", "npz:FILE"
+EXECUTABLE = ("dataset", "model", "teacher")  # settings that may name a Python function
 _modules: dict[tuple[str, str], ModuleType] = {}  # by path and digest: one file is executed once
 
 

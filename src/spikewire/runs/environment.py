@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import spikewire
 from spikewire import distributed
 from spikewire.config import Config
-from spikewire.data.reference import fingerprint, named_path
+from spikewire.data.reference import EXECUTABLE, fingerprint, named_path
 from spikewire.errors import SpikewireError, check
 from spikewire.files import damaged
 
@@ -45,15 +46,19 @@ def collect_environment(config: Config, device: torch.device) -> dict[str, Any]:
     }
 
 
-def own_files(config: Config) -> dict[str, dict[str, str]]:
+def own_files(config: Config, keys: Sequence[str] = EXECUTABLE) -> dict[str, dict[str, str]]:
     """Return path and sha256 of the user's own files that the settings name, by setting.
 
     Of a folder it is the sha256 of the names and sizes of its files.
 
+    Args:
+        config: All settings.
+        keys: The settings to look at.
+
     Raises:
         SpikewireError: If one cannot be read.
     """
-    paths = {key: named_path(getattr(config, key)) for key in ("dataset", "model")}
+    paths = {key: named_path(getattr(config, key)) for key in keys}
     return {
         key: {"path": str(path), "sha256": fingerprint(path)}
         for key, path in paths.items()
@@ -61,17 +66,20 @@ def own_files(config: Config) -> dict[str, dict[str, str]]:
     }
 
 
-def changed_files(path: Path, config: Config) -> list[str]:
+def changed_files(
+    path: Path, config: Config, keys: Sequence[str] = ("dataset", "model")
+) -> list[str]:
     """Return one line per file of the user's own that is not the one recorded in ``env.json``.
 
     Args:
         path: The ``env.json`` of a run.
         config: Its settings.
+        keys: The settings to look at; a trained network no longer needs its teacher.
 
     Raises:
         SpikewireError: If a file cannot be read.
     """
-    now = own_files(config)
+    now = own_files(config, keys)
     recorded = read_environment(path).get("files") if now else None
     if not isinstance(recorded, dict):
         return []

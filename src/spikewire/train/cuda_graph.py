@@ -15,7 +15,7 @@ from spikewire.pruning.meter import Meter
 
 WARMUP_RUNS = 3  # in which kernels are compiled and cuDNN tries its algorithms
 
-Learn = Callable[[Tensor, Tensor], Tensor]
+Learn = Callable[..., Tensor]
 
 
 def why_not(model: nn.Module, method: str, ranks: Ranks) -> str:
@@ -37,7 +37,7 @@ def why_not(model: nn.Module, method: str, ranks: Ranks) -> str:
 
 
 class Graph:
-    """Replays `learn(images, labels)`: leaves gradients in the model, returns the loss.
+    """Replays `learn(images, labels, ...)`: leaves gradients in the model, returns the loss.
 
     It is captured at the first call, and again where `model.time_steps` has changed. Where a meter
     counts the spikes of some steps only, those are one graph and the others another; they share
@@ -57,15 +57,15 @@ class Graph:
         self.time_steps = 0
         self.captures: dict[bool, _Capture] = {}  # by whether spikes are counted
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Replay for these images and labels; a batch of another shape than the first is run."""
-        if self.captures and images.shape != self.images.shape:
-            return self.learn(images, labels)
+    def __call__(self, *batch: Tensor) -> Tensor:
+        """Replay for images, labels, ...; a batch of another shape than the first is run."""
+        if self.captures and batch[0].shape != self.batch[0].shape:
+            return self.learn(*batch)
         if self.time_steps != self.model.time_steps or self._counting not in self.captures:
-            self._capture(images, labels)
+            self._capture(*batch)
         capture = self.captures[self._counting]
-        self.images.copy_(images)
-        self.labels.copy_(labels)
+        for kept, given in zip(self.batch, batch, strict=True):
+            kept.copy_(given)
         capture.graph.replay()
         for parameter, gradient in capture.gradients:
             parameter.grad = gradient
@@ -75,16 +75,16 @@ class Graph:
     def _counting(self) -> bool:
         return self.meter is not None and self.meter.counting
 
-    def _capture(self, images: Tensor, labels: Tensor) -> None:
+    def _capture(self, *batch: Tensor) -> None:
         if self.time_steps != self.model.time_steps:
             torch.cuda.synchronize()  # the last graphs must have ended before they are freed
             self.captures = {}
-            self.images, self.labels = images.clone(), labels.clone()
+            self.batch = tuple(tensor.clone() for tensor in batch)
         self._warm_up()
         graph = torch.cuda.CUDAGraph()
         pool = next((other.graph.pool() for other in self.captures.values()), None)
         with torch.cuda.graph(graph, pool=pool):
-            loss = self.learn(self.images, self.labels)
+            loss = self.learn(*self.batch)
         gradients = [(parameter, parameter.grad) for parameter in self.model.parameters()]
         self.captures[self._counting] = _Capture(graph, loss, gradients)
         self.time_steps = self.model.time_steps
@@ -97,9 +97,9 @@ class Graph:
         before = [tensor.clone() for tensor in kept]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), torch.random.fork_rng([self.images.device]):
+        with torch.cuda.stream(stream), torch.random.fork_rng([self.batch[0].device]):
             for _ in range(WARMUP_RUNS):
-                self.learn(self.images, self.labels)
+                self.learn(*self.batch)
         torch.cuda.current_stream().wait_stream(stream)
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spikewire.config import Config
+from spikewire.data.reference import EXECUTABLE
 from spikewire.errors import AlreadyFinished, SpikewireError, check
 from spikewire.runs.environment import changed_files
 from spikewire.runs.lock import locked
@@ -68,7 +69,7 @@ def saved_state(folder: RunDir, config: Config) -> dict[str, Any]:
             f"{folder.path}: has already finished; there is nothing to resume; to train it "
             f"further, start a new run with --start {folder.path}"
         )
-    for change in changed_files(folder.path / ENV, config):
+    for change in changed_files(folder.path / ENV, config, EXECUTABLE):
         raise SpikewireError(f"{change}; restore it, or begin a new run")
     return folder.load_checkpoint(config)
 

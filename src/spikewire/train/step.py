@@ -90,6 +90,7 @@ class Training:
             self.pruner.uses.sum_over_ranks = self.ranks.sum_
         plastic = isinstance(self.model, Plastic)
         self.compute = self.learn_locally if plastic else self._captured()
+        self.own_teacher = is_python(self.config.teacher)
         decay = self.config.average
         self.average = WeightAverage(self.model, decay) if decay else None
 
@@ -98,7 +99,7 @@ class Training:
             self.model, self.optimizer, total_steps=self.total_steps, seed=self.config.seed
         )
 
-    def _captured(self) -> Callable[[Tensor, Tensor], Tensor]:
+    def _captured(self) -> Callable[..., Tensor]:
         """Return `learn` as a CUDA graph, or as it is where a graph is not possible or wanted."""
         wanted = not self.config.compile if self.config.graph is None else self.config.graph
         if self.device.type != "cuda" or not wanted:
@@ -152,12 +153,11 @@ class Training:
         """Return the config's loss; tests use no label smoothing."""
         return LOSSES[self.config.loss](output, labels, self.config.rate_scale, smoothing)
 
-    def distillation_loss(self, images: Tensor, output: Tensor) -> Tensor:
-        """Return the loss against the teacher's output."""
+    def teach(self, images: Tensor) -> Tensor:
+        """Return the teacher's logits."""
         assert self.teacher is not None
         with autocast(self.config, self.device):
-            expected = self.teacher(images)
-        return distillation.distillation_loss(logits(output, self.config.rate_scale), expected)
+            return self.teacher(images)
 
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Take one optimizer step; return its loss, still on the device."""
@@ -165,21 +165,31 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.set_time_steps(self.time_steps())
-        loss = self.compute(images, labels)
+        # a graph would repeat the kernels of the user's own code, not what else it does
+        expected = (self.teach(images),) if self.own_teacher else ()
+        loss = self.compute(images, labels, *expected)
         self.optimizer.step()
         if self.average:
             self.average.update()
         self.position.batch += 1
         return loss
 
-    def learn(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Leave the gradients of a batch; return its loss."""
+    def learn(self, images: Tensor, labels: Tensor, expected: Tensor | None = None) -> Tensor:
+        """Leave the gradients of a batch; return its loss.
+
+        Args:
+            images: a batch of inputs.
+            labels: its labels.
+            expected: the teacher's logits; None: the teacher is called here, if there is one.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         with autocast(self.config, self.device):
             output = self.forward(images)
         loss = self.loss(output, labels, self.config.label_smoothing)
         if self.teacher:
-            distilled = self.distillation_loss(images, output)
+            expected = self.teach(images) if expected is None else expected
+            own = logits(output, self.config.rate_scale)
+            distilled = distillation.distillation_loss(own, expected)
             loss = torch.lerp(loss, distilled, self.config.teacher_weight)
         penalty = rate_penalty(self.model)
         loss, self.any_stop = self.gradients.backward(loss, self.stop, penalty)
