@@ -25,9 +25,10 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from script import run_script
 from torch import Tensor, nn
 
-from spikewire.errors import SpikewireError, check
+from spikewire.errors import check
 from spikewire.formats import c, packed
 from spikewire.formats.network import Network, Pool, Stage
 from spikewire.runtime import Runtime
@@ -224,7 +225,4 @@ def print_table(name: str, network: Network, rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpikewireError as error:
-        raise SystemExit(f"c_export: {error}") from None
+    run_script(main)

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from script import require_folder
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from spikewire import kernels
+from spikewire.errors import SpikewireError
 from spikewire.nn.layers import Dropout, Spiking, conv, linear
 from spikewire.nn.models import build
 from spikewire.nn.neurons import LIF
@@ -145,6 +147,14 @@ class Bench:
         found["seconds"] = time.perf_counter() - self.start
         if path:
             path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def require_measurable(cpu: bool, out: Path | None) -> None:
+    """Raise if there is no GPU, or if the results could not be written at the end."""
+    if not (cpu or torch.cuda.is_available()):
+        raise SpikewireError("there is no GPU with CUDA; --cpu runs every path on a tiny network")
+    if out:
+        require_folder("--out", out.parent)
 
 
 def flops_per_sample(model: Spiking, image: Tensor) -> float:

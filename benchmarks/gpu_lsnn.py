@@ -23,6 +23,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from gpu_bench import require_measurable
+from script import run_script, words_of_list
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -348,9 +350,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
+    require_measurable(options.cpu, options.out)
+    sections = words_of_list("--sections", options.sections, SECTIONS)
     kernels.use("triton")
     bench = Bench(options.cpu)
-    for name in options.sections.split(","):
+    for name in sections:
         SECTIONS[name](bench)
         if options.out:
             device = "cpu" if options.cpu else torch.cuda.get_device_name()
@@ -359,4 +363,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_bench import Bench, Row, Step, print_table, trainer
+from gpu_bench import Bench, Row, Step, print_table, require_measurable, trainer
 from gpu_step import ceiling
+from script import run_script, words_of_list
 from spikingjelly_peer import Peer
 from torch import Tensor
 
@@ -204,19 +205,22 @@ def main() -> None:
     parser.add_argument("--ceiling", type=float, help="TFLOP/s, measured before")
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
+    require_measurable(options.cpu, options.out)
+    networks = words_of_list("--networks", options.networks, NETWORKS)
+    sections = words_of_list("--sections", options.sections, SECTIONS | EXTRA)
     kernels.use("triton")
     if not options.cpu:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
     benches: dict[str, NetworkBench] = {}
     top = options.ceiling
-    for network in options.networks.split(","):
+    for network in networks:
         bench = NetworkBench(options.cpu, seconds=0.0, ceiling=top, network=network)
         benches[network] = bench
         if top is None:
             ceiling(bench)
             top, bench.rows = bench.ceiling, []
-        run_sections(bench, options.sections.split(","), lambda: write(benches, options.out))
+        run_sections(bench, sections, lambda: write(benches, options.out))
     for network, bench in benches.items():
         print(f"\n{network}", end="")
         print_table(bench.rows)
@@ -226,4 +230,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

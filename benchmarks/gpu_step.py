@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_bench import Bench, Row, Step, print_table, trainer
+from gpu_bench import Bench, Row, Step, print_table, require_measurable, trainer
+from script import run_script, words_of_list
 from torch import Tensor
 
 from spikewire import data as datasets
@@ -303,6 +304,8 @@ def main() -> None:
     parser.add_argument("--ceiling", type=float, help="TFLOP/s, measured before")
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
+    require_measurable(options.cpu, options.out)
+    sections = words_of_list("--sections", options.sections, SECTIONS | EXTRA)
     bench = Bench(cpu=options.cpu, seconds=options.seconds, ceiling=options.ceiling)
     kernels.use("triton")
     torch._dynamo.config.recompile_limit = 64  # plain torch breaks its graph at every neuron
@@ -310,7 +313,7 @@ def main() -> None:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
     errors: list[Row] = []
-    for error in measure(bench, options.sections.split(",")):
+    for error in measure(bench, sections):
         errors += [error] if error else []
         bench.write(errors, options.out)
     print_table(bench.rows)
@@ -320,4 +323,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

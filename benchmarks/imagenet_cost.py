@@ -9,14 +9,14 @@ time steps measured, and what an all-reduce of the gradients moves. Nothing is t
 """
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from marked import replace_marked
+from script import read_json, run_script
 
 from spikewire.errors import SpikewireError
+from spikewire.files import read_errors
 from spikewire.nn.models import build
 
 IMAGES, EPOCHS = 1_281_167, 320  # epochs: those of SEW-ResNet's authors
@@ -85,7 +85,9 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="what gpu_networks.py has written")
     parser.add_argument("--docs", type=Path, help="Markdown file with the marks")
     arguments = parser.parse_args()
-    found = text(json.loads(arguments.file.read_text()))
+    content = read_json(arguments.file)
+    with read_errors(arguments.file):
+        found = text(content)
     if arguments.docs:
         replace_marked(arguments.docs, "imagenet", found)
     else:
@@ -93,7 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpikewireError as error:
-        sys.exit(f"imagenet_cost: {error}")
+    run_script(main)

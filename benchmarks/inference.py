@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from script import run_script
 from torch import Tensor, nn
 
 from spikewire.formats import packed
@@ -275,4 +276,4 @@ def time_one(
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -29,7 +29,6 @@ import argparse
 import json
 import math
 import shlex
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,6 +38,7 @@ from typing import Any, NamedTuple
 
 import torch
 from leaderboard_tables import BOARD, Point, print_summary, table, write_docs
+from script import read_json, require_folder, run_script
 from time_to_accuracy import first_fraction, record
 
 from spikewire import data as datasets
@@ -162,8 +162,8 @@ def finished_row(run: Run, preset: str, runs: Path, file: Path) -> dict[str, Any
     """Return the recorded results of a finished run, None where it is to be trained or recorded."""
     if not (RunDir(runs / run.name).finished and file.exists()):
         return None
-    row = json.loads(file.read_text())
-    return row if row["command"] == command_of(run, preset) else None
+    row = read_json(file)
+    return row if row.get("command") == command_of(run, preset) else None
 
 
 # ------------------------------------------------------------------------------ which runs
@@ -344,6 +344,9 @@ def main() -> None:
     parser.add_argument("--summary", action="store_true", help="only print means over seeds")
     parser.add_argument("--docs", type=Path, help="only write the tables into this file")
     arguments, more = parser.parse_known_args()
+    if arguments.summary or arguments.docs:
+        require_folder("--out", arguments.out)
+        check(not more, "flags", " ".join(more), "left out with --summary and --docs")
     if arguments.summary:
         print_summary(arguments.out)
     elif arguments.docs:
@@ -353,7 +356,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (SpikewireError, TrainingFailed) as error:
-        sys.exit(f"leaderboard: {error}")
+    run_script(main)

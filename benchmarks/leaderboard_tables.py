@@ -1,12 +1,12 @@
 """Tables of benchmarks/leaderboard.py: its points, and the results beside the published figures."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from marked import replace_marked
+from script import read_json
 
 
 class Point(NamedTuple):
@@ -45,12 +45,17 @@ NETWORKS = {
 
 Row = dict[str, Any]
 Key = tuple[str, str, str, float]  # preset, method, unit, target
+KEYS = (
+    *("preset", "method", "point", "accuracy", "connectivity", "measured"),
+    *("seconds", "config", "command"),
+)
 
 
 def read(files: Iterable[Path]) -> dict[Key, list[Row]]:
     """Return the rows of JSON files, those of several seeds together, without held-out ones."""
     groups: dict[Key, list[Row]] = {}
-    for row in (json.loads(file.read_text()) for file in sorted(files)):
+    for file in sorted(files):
+        row = read_json(file, KEYS)
         if row.get("hold_out"):
             continue
         unit, target = row["point"]

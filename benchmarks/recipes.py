@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from script import require_folder, run_script
 from torch import Tensor
 from torch.nn import functional
 
@@ -392,6 +393,8 @@ def main() -> None:
     given = parser.parse_args()
     if min(given.seeds, given.epochs) < 1:
         parser.error("--seeds and --epochs must be 1 or more")
+    if given.out:
+        require_folder("--out", given.out.parent)
     recipes = {name: parse(name) for name in given.recipes}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
@@ -409,7 +412,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpikewireError as error:
-        raise SystemExit(f"recipes: {error}") from None
+    run_script(main)

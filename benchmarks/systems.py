@@ -23,6 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from script import read_json, run_script
+
+from spikewire.errors import SpikewireError, unknown
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "systems.md"
 DRAWN = ROOT / "src" / "spikewire" / "report" / "systems.json"  # what the figure shows
@@ -175,6 +179,9 @@ def seeds(words: str) -> list[int]:
 
 def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
     """Return folder and flags of every run that the arguments name."""
+    for word in args.rows:
+        if not any(named(row, word) for row in ROWS):
+            raise unknown("ROW", word, ROWS)
     found = []
     for name in [x for x in ROWS if not args.rows or any(map(partial(named, x), args.rows))]:
         for seed in args.seeds:
@@ -193,10 +200,14 @@ def jobs(args: argparse.Namespace) -> list[tuple[Path, list[str]]]:
 
 def summary(out: Path, file: Path) -> None:
     """Add the finished runs of every row to the results; write the tables and the figure's data."""
-    table = json.loads(file.read_text()) if file.exists() else {}
+    table = read_json(file) if file.exists() else {}
+    if other := sorted(table.keys() - ROWS.keys()):
+        raise SpikewireError(f"{file}: is not a file of results of systems.py: has {other[0]!r}")
     for name in ROWS:
         if runs := [read(x) for x in sorted(out.glob(f"{name}-seed*")) if finished(x)]:
             table[name] = merged(table.get(name), flags_of(out, name), runs)
+    if not table:
+        raise SpikewireError(f"{file}: does not exist, and {out} has no finished runs")
     file.write_text(json.dumps(table, indent=1) + "\n")
     PAGE.write_text(fill(PAGE.read_text(), table))
     DRAWN.write_text(json.dumps(drawn(table), indent=1) + "\n")
@@ -308,4 +319,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

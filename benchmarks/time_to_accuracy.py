@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import torch
 from ann_teacher import seconds_of
+from script import read_json, require_folder, run_script
 
 from spikewire.config import Config
 from spikewire.data.reference import is_python
@@ -178,8 +179,10 @@ def record(run: Path, out: Path = Path()) -> dict[str, Any]:
         out: directory of the JSON files, with that of a network of the zoo.
     """
     folder = RunDir.open(run)
+    if not folder.finished:
+        raise SpikewireError(f"{run}: is not a finished run")
     config, rows = folder.config(), folder.history()
-    env = json.loads((run / "env.json").read_text())
+    env = read_json(run / "env.json")
     seconds = seconds_by_run(str(run), out)
     keys = ("epoch", "loss", "accuracy", "connectivity", "seconds")
     return {
@@ -211,7 +214,7 @@ def seconds_by_run(run: str, out: Path) -> dict[str, float]:
         known = card(run)
         label = label_of(known.unit, known.target)
         file = out / f"{run_path(Path(), label, known.seed).name}.json"
-        return {run: json.loads(file.read_text())["seconds"]}
+        return {run: read_json(file)["seconds"]}
     folder = RunDir.open(run)
     found = {run: float(sum(row["seconds"] for row in folder.history()))}
     for other in (folder.config().start, folder.config().teacher):
@@ -261,7 +264,7 @@ def summary(folder: Path) -> None:
     for point in POINTS:
         files = {*folder.glob(f"budget-{point.label}.json")}
         files |= {*folder.glob(f"budget-{point.label}-seed*.json")}
-        rows = [json.loads(file.read_text()) for file in sorted(files)]
+        rows = [read_json(file, ("accuracy", "connectivity")) for file in sorted(files)]
         if rows:
             accuracies = [100 * row["accuracy"] for row in rows]
             spread = f" ± {stdev(accuracies):.2f}" if len(rows) > 1 else ""
@@ -299,6 +302,7 @@ def main() -> None:
     parser.add_argument("--peer", action="store_true", help="time SpikingJelly for the ratio")
     arguments, flags = parser.parse_known_args()
     if arguments.summary:
+        require_folder("--out", arguments.out)
         summary(arguments.out)
         return
     found = {}
@@ -313,8 +317,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
-    except SpikewireError as error:
-        raise SystemExit(f"time_to_accuracy: {error}") from None
+        run_script(main)
     except subprocess.CalledProcessError as error:  # spikewire train has printed why
         raise SystemExit(error.returncode) from None

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+from script import run_script
 
 from spikewire.config import Config
 from spikewire.deploy import export_run
@@ -164,7 +165,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except SpikewireError as error:
-        raise SystemExit(f"zoo: {error}") from None
+    run_script(main)

@@ -1,5 +1,6 @@
 """The atomic writer: complete or absent, never through a link, and never over a device."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -13,6 +14,7 @@ from spikewire.files import (
     is_temporary,
     make_folder,
     open_append,
+    read_errors,
     temporary_path,
 )
 
@@ -111,3 +113,24 @@ def test_a_folder_may_be_below_a_link_but_not_be_one(tmp_path):
     make_folder(tmp_path / "link/a/b")
     assert (tmp_path / "disk/a/b").is_dir()
     refused(lambda: make_folder(tmp_path / "link"), "is a symbolic link")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "file: cannot be read: No such file or directory"),
+        ("{", "file: is damaged (Expecting property name"),
+        ("{}", "file: is damaged (it has no 'accuracy')"),
+        ("[]", "file: is damaged (list indices"),
+    ],
+)
+def test_a_file_that_is_missing_damaged_or_another_is_one_line(tmp_path, text, reason):
+    path = tmp_path / "file"
+    if text:
+        path.write_text(text)
+
+    def read():
+        with read_errors(path):
+            json.loads(path.read_text())["accuracy"]
+
+    refused(read, reason)

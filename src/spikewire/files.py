@@ -186,6 +186,29 @@ def io_errors(path: Path) -> Iterator[None]:
         raise SpikewireError(f"{path}: cannot be written: {reason}") from None
 
 
+@contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Turn what reading a file and using its content raises into a one-line `SpikewireError`.
+
+    Args:
+        path: The file named in the message.
+
+    Raises:
+        SpikewireError: If the block raises an `OSError` (``path: cannot be read: reason``), or what
+            damaged or other content leads to (``path: is damaged (reason)``).
+
+    Example:
+        >>> with read_errors(Path("results.json")):
+        ...     accuracy = json.loads(Path("results.json").read_text())["accuracy"]
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SpikewireError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, error) from None
+
+
 def damaged(path: Path, error: Exception, hint: str = "") -> SpikewireError:
     """Return the error for a file whose content cannot be read.
 
@@ -201,5 +224,6 @@ def damaged(path: Path, error: Exception, hint: str = "") -> SpikewireError:
         >>> raise damaged(Path("traces.npz"), ValueError("wrong checksum")) from None
         SpikewireError: traces.npz: is damaged (wrong checksum)
     """
-    reason = (str(error) or type(error).__name__).splitlines()[0][:80]
+    text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    reason = (text or type(error).__name__).splitlines()[0][:80]
     return SpikewireError(f"{path}: is damaged ({reason})" + (f"; {hint}" if hint else ""))

@@ -1,6 +1,7 @@
 """benchmarks/c_export.py: the network that is timed in snnTorch is the one in the packed file."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from spikewire.formats.trace import trace_model
 from spikewire.runtime import Runtime
 
 path = Path(__file__).parents[2] / "benchmarks" / "c_export.py"
+sys.path.append(str(path.parent))
 spec = importlib.util.spec_from_file_location("c_export", path)
 assert spec
 assert spec.loader

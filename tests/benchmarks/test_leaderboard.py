@@ -79,7 +79,8 @@ def test_methods_are_compared_with_equal_settings_and_one_run_of_those_without_a
 
 
 def test_accuracies_on_held_out_images_are_not_mixed_with_those_on_the_test_set(tmp_path):
-    row = {"preset": "cifar10-vgg16", "method": "budget", "point": ["connectivity", 0.1]}
+    row = dict.fromkeys(tables.KEYS) | {"preset": "cifar10-vgg16", "method": "budget"}
+    row |= {"point": ["connectivity", 0.1]}
     for name, held_out in (("a", None), ("b", 5000)):
         (tmp_path / f"{name}.json").write_text(json.dumps(row | {"hold_out": held_out}))
     ((_, rows),) = tables.read(tmp_path.glob("*.json")).items()

@@ -4,15 +4,19 @@ import json
 import runpy
 import shlex
 import subprocess
+import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from refusal import refused
 
 from spikewire.config import resolve
 from spikewire.report import render
 from spikewire.report.systems import plot_systems, read_systems
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
 systems = runpy.run_path(str(ROOT / "benchmarks" / "systems.py"))
 ROWS = systems["ROWS"]
 
@@ -131,3 +135,15 @@ def test_the_flags_of_a_row_are_those_of_a_finished_run(tmp_path):
     (done / "model.safetensors").touch()
     (done / "flags.txt").write_text("--preset mnist-rbm")
     assert systems["flags_of"](tmp_path, "row") == "--preset mnist-rbm"
+
+
+def test_a_file_of_other_results_leaves_the_page_as_it_is(tmp_path):
+    page, file = (ROOT / "docs" / "systems.md").read_text(), tmp_path / "file.json"
+    refused(lambda: systems["summary"](tmp_path, file), "file.json: does not exist, and")
+    file.write_text('{"accuracy": 0.9}')
+    refused(lambda: systems["summary"](tmp_path, file), "is not a file of results of systems.py")
+    assert (ROOT / "docs" / "systems.md").read_text() == page
+
+
+def test_a_row_that_does_not_exist_is_refused():
+    refused(lambda: systems["jobs"](Namespace(rows=["stdp-dnse"])), "did you mean 'stdp-dense'?")

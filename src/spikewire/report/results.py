@@ -9,14 +9,13 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from spikewire.errors import SpikewireError
-from spikewire.files import damaged
+from spikewire.files import read_errors
 from spikewire.pruning import UNITS
 
 SUPERSEDED = ("first-", "second-", "third-")
@@ -82,7 +81,7 @@ def _read_folder(folder: Path) -> list[Result]:
     for path in sorted(folder.glob("*.json")):
         if path.name.startswith(SUPERSEDED):
             continue
-        with _damage(path):
+        with read_errors(path):
             content = json.loads(path.read_text("utf-8"))
             if "points" in content:
                 frontiers += _read_frontier(content)
@@ -91,18 +90,9 @@ def _read_folder(folder: Path) -> list[Result]:
                 repetitions.setdefault(first, []).append(content)
     runs = []
     for path, contents in repetitions.items():
-        with _damage(path):
+        with read_errors(path):
             runs.append(_average(folder.name, contents))
     return [*runs, *_with_labels(frontiers)]
-
-
-@contextmanager
-def _damage(path: Path) -> Iterator[None]:
-    """Turn what a file with other content raises into one line."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(path, error) from None
 
 
 def _read_frontier(content: dict[str, Any]) -> Iterator[Result]:
