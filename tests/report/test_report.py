@@ -177,7 +177,10 @@ def test_commands_write_report_and_figures(trained, tmp_path, capsys):
     assert "report of 1 run" in capsys.readouterr().out
     assert out.read_text("utf-8").startswith("<!doctype html>")
     assert cli.main(["report", str(trained), "--format", "md", "-o", str(tmp_path / "a.md")]) == 0
+    capsys.readouterr()
     assert cli.main(["figures", str(trained), "--paper", "--out", str(tmp_path / "fig")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert sorted(printed) == sorted(str(path) for path in (tmp_path / "fig").iterdir())
     files = {path.name for path in (tmp_path / "fig").iterdir()}
     tails = (".svg", ".png", ".pdf", "-dark.svg", "-dark.png")
     assert files == {key + tail for key in PAPER for tail in tails}

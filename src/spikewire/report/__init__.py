@@ -104,7 +104,7 @@ def save_figures(
         kinds: Which of ``"svg"``, ``"png"`` and ``"pdf"`` to write.
 
     Returns:
-        The paths of the light files of the first kind.
+        The paths of all files, figure by figure.
 
     Raises:
         SpikewireError: A file cannot be written, or the width is not in [2, 20].
@@ -119,7 +119,8 @@ def save_figures(
         for plot in plots:
             for theme, suffix, kind in FILES:
                 if kind in kinds:
-                    with atomic_write(folder / f"{plot.key}{suffix}.{kind}") as file:
+                    path = folder / f"{plot.key}{suffix}.{kind}"
+                    with atomic_write(path) as file:
                         file.write(render(plot, theme, kind, width=width))
-            written.append(folder / f"{plot.key}.{kinds[0]}")
+                    written.append(path)
     return written
