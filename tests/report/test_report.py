@@ -186,6 +186,17 @@ def test_commands_write_report_and_figures(trained, tmp_path, capsys):
     assert files == {key + tail for key in PAPER for tail in tails}
 
 
+def test_runs_without_anything_to_draw_are_refused(tmp_path, capsys):
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "config.toml").write_text("damaged")
+    assert cli.main(["figures", str(tmp_path / "runs"), "--out", str(tmp_path / "fig")]) == 2
+    error = capsys.readouterr().err
+    assert "RUN: no run has anything to draw; " in error
+    assert "config.toml" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "fig").exists()
+
+
 def test_figures_for_one_column_are_that_wide(trained, tmp_path):
     save_figures([plot_frontier(find([trained]))], tmp_path, width=3.3)
     box = re.search(r'viewBox="0 0 ([\d.]+)', (tmp_path / "frontier.svg").read_text())[1]

@@ -93,7 +93,11 @@ def choose_plots(given: dict[str, Any]) -> "list[Plot]":
             "RUN: is missing; name run directories, or use --paper to train some, or --results DIR"
         )
     found = find(runs or [train_paper_runs(f"{out}/runs")])
-    return plot_paper(found) if paper else plot_all(found, given["unit"])
+    plots = plot_paper(found) if paper else plot_all(found, given["unit"])
+    if not plots:
+        problems = [f"; {run.path}: {run.problem}" for run in found if run.problem][:1]
+        raise SpikewireError(f"RUN: no run has anything to draw{''.join(problems)}")
+    return plots
 
 
 def train_paper_runs(folder: str) -> str:
