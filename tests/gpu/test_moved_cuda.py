@@ -6,8 +6,15 @@ from plain_loop import STEPS, batches, net, new_optimizer
 
 from spikewire import METHODS, SpikewireError
 from spikewire.fields import defaults
-from spikewire.nn.layers import Spiking, linear
+from spikewire.nn.layers import Spiking, conv, linear
 from spikewire.nn.neurons import IF
+
+UNITS = [  # methods with a target in a unit
+    (name, unit)
+    for name in METHODS
+    for unit in ("synops", "synapses", "bytes")
+    if unit in defaults(METHODS[name])
+]
 
 pytestmark = pytest.mark.gpu
 
@@ -84,3 +91,44 @@ def test_operations_of_a_model_moved_after_attach_are_those_of_one_attached_ther
             optimizer.step()
         found.append([pruner.memory["activity"], *pruner.finish().values()])
     assert all(map(torch.equal, *found))
+
+
+def small_net():
+    torch.manual_seed(0)
+    layers = {"conv1": conv(2, 6, 3, padding=1), "if1": IF(0.1), "conv2": conv(6, 6, 3, padding=1)}
+    layers |= {"if2": IF(0.1), "flatten": torch.nn.Flatten(), "fc": linear(6 * 64, 4)}
+    return Spiking(layers, time_steps=3, input_shape=(2, 8, 8))
+
+
+@pytest.mark.parametrize("pruned", ["*", "conv*"])
+@pytest.mark.parametrize(("name", "unit"), UNITS)
+def test_a_model_moved_back_to_the_cpu_meets_its_target(name, unit, pruned):
+    found = []
+    for back in (99, 6, 5):  # the step before which it is moved: never, before finish(), the last
+        model = small_net().cuda()
+        optimizer = new_optimizer(model)
+        target = {"synops": 6000.0, "synapses": 0.3, "bytes": 6000.0}[unit]
+        every = {"every": 2} if "every" in METHODS[name].__dataclass_fields__ else {}
+        method = METHODS[name](**{unit: target}, **every)
+        pruner = method.attach(model, optimizer, total_steps=6, targets=pruned)
+        for seed in range(7):
+            if seed == back:
+                model.cpu()
+                move_state_(optimizer, "cpu")
+            if seed == 6:
+                break
+            optimizer.zero_grad()
+            images = torch.rand(8, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
+            model(images.to(model[0].weight.device)).square().mean().backward()
+            optimizer.step()
+        pruner.stats()
+        found.append([mask.cpu() for mask in pruner.finish().values()])
+    assert all(map(torch.equal, *found[:2]))
+    never, last = (sum(int(mask.sum()) for mask in masks) for masks in found[::2])
+    assert last == pytest.approx(never, rel=0.1)  # a CPU's sums and random numbers are others
+
+
+def move_state_(optimizer, device):
+    """Move what the optimizer has of its parameters, as its owner has to."""
+    for state in optimizer.state.values():
+        state.update({k: v.to(device) for k, v in state.items() if k != "step"})

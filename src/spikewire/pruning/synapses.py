@@ -114,7 +114,13 @@ class Synapses(OnePass):
 
     def groups(self, layers: Sequence[Layer]) -> list[dict[int, Tensor]]:
         """Return for each layer the positions of its kernel by their costs."""
-        return [self._groups[layer.name] for layer in layers]
+        return [
+            {
+                cost: places.to(layer.weight.device)
+                for cost, places in self._groups[layer.name].items()
+            }
+            for layer in layers  # which may have moved
+        ]
 
     def fraction(self, target: float, dense: Tensor) -> Any:
         """Return the target as a fraction of the synapses of the pruned layers, if dense."""

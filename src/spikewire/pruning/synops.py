@@ -191,6 +191,7 @@ class SynOps(Meter):
 
     def actual(self, masks: Mapping[str, Tensor]) -> float | None:
         """Return the operations per image by the newest counts; None where no image was seen."""
+        self.follow(self.layers[0].weight.device)
         if not self.pruner.memory["activity"][-1]:
             return None
         self.update_costs_(self.layers)
