@@ -90,6 +90,7 @@ def test_gradients_are_those_of_plain_torch_where_spikes_are_equal():
         assert relative_error(a, b) < 3e-5
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("constraint", ["global", "layer"])
 def test_deep_r_keeps_its_counts_without_waiting_for_the_device(constraint):
     layer, x = make(time=30, batch=8, rate=0.1)
