@@ -3,8 +3,8 @@
 from spikewire.nn.adaptive import AdaptiveRecurrent, Dynamics
 from spikewire.nn.batchnorm import BATCHNORMS, BatchNormPerStep
 from spikewire.nn.crossings import Crossings, Encoder
-from spikewire.nn.deferred import fuse, unfuse
 from spikewire.nn.delays import DelayedLinear
+from spikewire.nn.fused_modules import fuse, unfuse
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.layers import Dropout, Spiking
 from spikewire.nn.losses import LOSSES, ce_per_step, ce_rate, count_correct, mse_rate
