@@ -1,6 +1,7 @@
 """`fuse` on models of other libraries: equal outputs, gradients and buffers, or left alone."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from comparison import DEVICE, Driven, gradients, normal, relative_error
 from refusal import refused
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import spikewire
 from spikewire import kernels
@@ -210,21 +212,158 @@ class Double(torch.autograd.Function):
         return 2 * grad
 
 
-def test_a_use_whose_gradient_would_be_lost_is_refused():
-    model = fired(nn.Sequential(layer.BatchNorm2d(3, step_mode="m"), neuron.IFNode(step_mode="m")))
+def scripted(x: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(doubled)(x)
+
+
+def compiled(x: Tensor) -> Tensor:
+    with warnings.catch_warnings():  # dynamo asks for `grad` of what is not a leaf
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.compile(doubled, backend="eager")(x)
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2 + 1
+
+
+def edited(x: Tensor) -> Tensor:
+    x[0] = 0
+    return x * 2
+
+
+def watched(x: Tensor) -> Tensor:
+    x.register_hook(lambda grad: 2 * grad)
+    return x
+
+
+def with_other_weights(model: nn.Module, x: Tensor) -> Tensor:
+    weights = {name: 2 * value for name, value in model[0].named_parameters()}
+    return torch.func.functional_call(model[0], weights, (x,))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, x: Double.apply(model[0](x)),
+        lambda model, x: scripted(model[0](x)),
+        lambda model, x: compiled(model[0](x)),
+        lambda model, x: edited(model[0](x)),
+        lambda model, x: watched(model[0](x)),
+        lambda model, x: model[1](watched(model[0](x))),
+        lambda model, x: model[0](x).detach() + model[1](x),
+        with_other_weights,
+        lambda model, x: model[1](with_other_weights(model, x)),
+    ],
+)
+def test_any_use_has_the_same_values_and_gradients(use):
+    model = small()
+    twin, x = copy.deepcopy(model), normal(4, 2, 3, 6, 6)
     spikewire.fuse(model)
-    current = model[0](normal(4, 2, 3, 5, 5).requires_grad_())
-    refused(lambda: Double.apply(current), "gradient would be lost", "unfuse")
+    results = []
+    for net in (model, twin):
+        y = x.clone().requires_grad_()
+        out = use(net, y)
+        grads = torch.autograd.grad(
+            out, [y, *net.parameters()], normal(*out.shape), allow_unused=True
+        )
+        results.append([out, *net.buffers(), *(g for g in grads if g is not None)])
+    for a, b in zip(*results, strict=True):
+        assert relative_error(a, b) < 1e-5
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_may_end_with_batchnorm(reentrant):
+    model = small()[:2]
+    twin, x = copy.deepcopy(model), normal(4, 2, 3, 6, 6)
+    spikewire.fuse(model)
+    results = []
+    for net in (model, twin):
+        y = x.clone().requires_grad_()
+        out = net[1](checkpoint(net[0], y, use_reentrant=reentrant))
+        out.square().sum().backward()
+        results.append([out, y.grad, *(p.grad for p in net.parameters())])
+    for a, b in zip(*results, strict=True):
+        assert relative_error(a, b) < 1e-5
+
+
+def test_statistics_move_in_the_order_of_calls_and_where_nothing_uses_the_output():
+    model = small()
+    twin = copy.deepcopy(model)
+    spikewire.fuse(model)
+    for net in (model, twin):
+        outputs = [net[0](normal(4, 2, 3, 6, 6, seed=i) * (i + 1)) for i in range(3)]
+        assert (outputs[1] + outputs[0]).isfinite().all()
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        assert relative_error(a, b) < 1e-6
+
+
+def test_a_value_that_can_no_longer_be_computed_is_refused():
+    model, x = small(), normal(4, 2, 3, 6, 6)
+    spikewire.fuse(model)
+    late = model[0](x), model[0](x.clone())
+    x.zero_()
+    refused(late[0].sum, "modified in place", "unfuse")
     with torch.no_grad():
-        assert model(normal(4, 2, 3, 5, 5)).any()
+        model[0].weight.mul_(2)
+    refused(late[1].sum, "modified in place", "unfuse")
 
 
-def test_a_backward_hook_of_a_container_is_refused_not_skipped():
+def test_a_gradient_that_would_be_lost_is_refused():
+    model = small()
+    spikewire.fuse(model)
+    current = model[0](normal(4, 2, 3, 6, 6))
+    current.mul_(2)
+    out = Double.apply(current)
+    refused(out.sum().backward, "gradient would be lost", "unfuse")
+
+
+def test_a_backward_hook_of_a_container_sees_the_gradient():
     norm = layer.BatchNorm2d(3, step_mode="m")
     model = fired(nn.Sequential(nn.Sequential(norm), neuron.IFNode(step_mode="m")))
+    twin, x, seen = copy.deepcopy(model), normal(4, 2, 3, 5, 5), []
     spikewire.fuse(model)
-    model[0].register_full_backward_hook(lambda *_: None)
-    refused(lambda: model(normal(4, 2, 3, 5, 5)), "backward hook", "unfuse")
+    for net in (model, twin):
+        net[0].register_full_backward_hook(lambda *values: seen.append(values[2][0]))
+        run(net, x)
+    assert relative_error(*seen) < 1e-5
+
+
+def test_neurons_whose_state_a_kernel_did_not_keep_are_refused():
+    model, x = small(), normal(4, 2, 3, 6, 6)
+    spikewire.fuse(model)
+    model(x)
+    refused(lambda: model[1](x), "not reset")
+    functional.reset_net(model)
+    model[1](x)
+
+
+class Mixed(nn.Module):
+    """Modules that are defined in another order than they run in."""
+
+    def __init__(self):
+        super().__init__()
+        self.nodes = nn.ModuleList(neuron.LIFNode(step_mode="m") for _ in range(2))
+        self.norms = nn.ModuleList(layer.BatchNorm2d(3, step_mode="m") for _ in range(2))
+        self.last = LIF()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.nodes[0](self.norms[0](x))
+        return self.last(self.nodes[1](self.norms[1](x)))
+
+
+def test_the_order_of_definition_does_not_matter(monkeypatch):
+    model, calls, inner = fired(Mixed()), [], deferred.run_fused
+    twin, x = copy.deepcopy(model), normal(4, 2, 3, 6, 6)
+    assert spikewire.fuse(model) == 1
+    monkeypatch.setattr(
+        deferred, "run_fused", lambda *a, **k: calls.append(k["pool"]) or inner(*a, **k)
+    )
+    (out, grads), (expected, truth) = run(model, x), run(twin, x)
+    assert len(calls) == 2
+    for a, b in zip([out, *grads], [expected, *truth], strict=True):
+        assert relative_error(a, b) < 1e-5
 
 
 def test_state_that_is_kept_between_calls_is_refused():

@@ -1,14 +1,20 @@
-"""Tensors without values: BatchNorm, and what follows it, that has not run yet."""
+"""Tensors without values: BatchNorm, and what follows it, that has not run yet.
+
+A `Deferred` stands for BatchNorm of x, then perhaps neurons.
+Neurons that get it run everything as one kernel (`spikewire.nn.fused_modules`). Any other use of it
+runs the layers one after another, once, and goes on with the values.
+"""
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_map_only
 
 from spikewire.errors import SpikewireError
-from spikewire.nn.fusion import run_fused
+from spikewire.nn.fusion import move_statistics, run_fused
 from spikewire.nn.recognition import read_neuron
 
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "contiguous"}
@@ -16,72 +22,161 @@ FACTS = {"shape", "ndim", "dtype", "device", "is_cuda", "layout", "size", "dim"}
 FACTS |= {"__len__", "numel", "is_floating_point"}
 
 
-class Work(NamedTuple):
-    """What a deferred tensor stands for: BatchNorm of x, then perhaps neurons."""
+class Operand(NamedTuple):
+    """A tensor that is read later, and must not be modified until then."""
 
-    x: Tensor
+    tensor: Tensor
+    version: int | None
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        """Return a tensor as it is now."""
+        return cls(tensor, version(tensor))
+
+    def read(self) -> Tensor:
+        """Return the tensor."""
+        if version(self.tensor) != self.version:
+            raise SpikewireError(
+                "fuse: an input or parameter of a fused BatchNorm was modified in place before "
+                "the output was used; call spikewire.unfuse(model)"
+            )
+        return self.tensor
+
+
+def version(x: Tensor) -> int | None:
+    """Return how many times a tensor was modified in place, None if that is not recorded."""
+    return None if x.is_inference() else x._version
+
+
+class Work(NamedTuple):
+    """What a deferred tensor stands for: ``neuron(norm(x))``, or without neurons."""
+
+    x: Operand
     norm: nn.BatchNorm2d
+    constants: tuple[Operand, ...]  # mean, variance, weight and bias
     grad: bool  # whether gradients were enabled when it was deferred
-    runs: list[bool]  # one item from the first run of the BatchNorm on, alone or with neurons
     neuron: nn.Module | None = None
 
-    def take_norm(self) -> nn.BatchNorm2d:
-        """Return the BatchNorm to run; after the first run a copy, so that statistics move once."""
-        if not self.runs:
-            self.runs.append(True)
-            return self.norm
-        norm = copy.copy(self.norm)
-        norm._buffers = {name: value.clone() for name, value in norm.named_buffers()}
-        return norm
+    @classmethod
+    def of(cls, x: Tensor, norm: nn.BatchNorm2d) -> Self:
+        """Return BatchNorm of x as it is now; in training, running statistics move at once."""
+        statistics = move_statistics(norm, x.flatten(0, -4))
+        norm = copy.copy(norm)
+        norm._parameters, norm._buffers = dict(norm._parameters), dict(norm._buffers)
+        if norm.training:
+            norm._buffers = dict.fromkeys(norm._buffers)  # statistics do not move again
+        constants = tuple(Operand.of(y) for y in (*statistics, norm.weight, norm.bias))
+        return cls(Operand.of(x), norm, constants, torch.is_grad_enabled())
+
+    def map(self, function: Any) -> "Work":
+        """Return the same work on another input."""
+        return self._replace(x=Operand.of(function(self.x.read())))
+
+    def inputs(self) -> list[Tensor]:
+        """Return all tensors that may get a gradient, the input first."""
+        neurons = [] if self.neuron is None else self.neuron.parameters()
+        return [self.x.tensor, self.norm.weight, self.norm.bias, *neurons]
+
+    def run(self, pool: bool = False) -> Tensor:
+        """Do it: neurons, and perhaps a pool after them, as one kernel with all before them."""
+        x = self.x.read()
+        mean, variance, _, _ = (y.read() for y in self.constants)
+        if self.neuron is None:
+            return type(self.norm).forward(self.norm, x)
+        found = read_neuron(self.neuron)
+        assert found is not None
+        more = {"pool": pool, "statistics": (mean, variance)}
+        return run_fused(self.norm, found.constants, found.rate, x, len(x), **more)
+
+
+class Pending:
+    """What a deferred tensor and its reshaped forms have in common: work, later its result."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.value: Tensor | None = None
+        self.version: int | None = None
+
+    def compute(self) -> Tensor:
+        """Do the work, once, with gradients if they were enabled when it was deferred."""
+        if self.value is None:
+            with torch.set_grad_enabled(self.work.grad):
+                self.value = self.work.run()
+            self.version = version(self.value)
+        return self.value
+
+    def peek(self) -> Tensor:
+        """Return the values without gradients; where autograd does not record, keep none."""
+        return self.work.run() if self.value is None else self.value.detach()
+
+    def is_modified(self, work: Work) -> bool:
+        """Return whether it was modified in place since it stood for some work."""
+        return self.work is not work or (
+            self.value is not None and version(self.value) != self.version
+        )
 
 
 class Deferred(Tensor):
     """A tensor without values whose work is not done yet; any use of its values does it."""
 
-    work: Work
-    done: list[Tensor]  # the result, shared by all reshaped forms
+    pending: Pending
 
     @staticmethod
-    def of(work: Work, shape: torch.Size, done: list[Tensor]) -> "Deferred":
+    def of(pending: Pending, shape: torch.Size) -> "Deferred":
         """Return the deferred result of some work, in a shape."""
-        options: dict[str, Any] = {"dtype": work.x.dtype, "device": work.x.device}
-        self = Tensor._make_wrapper_subclass(Deferred, shape, **options)
-        self.work, self.done = work, done
-        return self
+        return Link.apply(pending, shape, *pending.work.inputs())  # pyright: ignore
+
+    def work(self) -> Work | None:
+        """Return the work if something else may still do it, None if this tensor must."""
+        work = self.pending.work
+        free = self.pending.value is None and work.grad == torch.is_grad_enabled()
+        return work if free and not self.is_foreign() else None
+
+    def is_foreign(self) -> bool:
+        """Return whether an autograd function, such as a checkpoint, made it without gradients."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.requires_grad and not self.pending.work.grad
 
     def compute(self) -> Tensor:
-        """Do the work, once; return the values."""
-        if self.work.grad and not torch.is_grad_enabled():
-            raise _refusal(
-                "an autograd function, a container's backward hook or other no_grad code"
-            )
-        if not self.done:
-            self.done.append(
-                run_norm(self.work) if self.work.neuron is None else run_neuron(self.work)
-            )
-        with torch._C.DisableTorchFunctionSubclass():
-            return self.done[0].reshape(self.shape)
+        """Return the values."""
+        value = self.pending.compute()
+        if self.is_foreign() and not value.requires_grad:
+            with torch._C.DisableTorchFunctionSubclass():
+                value = self.pending.value = self.clone()
+        return value if value.shape == self.shape else value.reshape(self.shape)
+
+    def peek(self) -> Tensor:
+        """Return the values without gradients."""
+        return self.pending.peek().reshape(self.shape)
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        """Answer shape and type, keep reshaping deferred, and compute before anything else."""
+        """Answer shape and type, keep reshapes deferred, compute before anything else."""
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
-        if name in FACTS:
+        first: Any = args[0] if args else None
+        if name in FACTS or (name == "requires_grad" and first.pending.value is None):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        first = args[0] if args else None
-        if name in RESHAPES and isinstance(first, Deferred) and not first.done:
+        if name in RESHAPES and isinstance(first, Deferred) and first.work() is not None:
             with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-                shape = func(torch.empty(first.shape, device="meta"), *args[1:], **(kwargs or {}))
-            if shape.shape[-3:] == first.shape[-3:]:
-                return Deferred.of(first.work, shape.shape, first.done)
-        values = tree_map_only(Deferred, Deferred.compute, (args, kwargs or {}))
+                like = torch.empty(first.shape, dtype=first.dtype, device="meta")
+                like = func(like, *args[1:], **(kwargs or {}))
+            if like.shape[-3:] == first.shape[-3:] and like.dtype == first.dtype:
+                return Deferred.of(first.pending, like.shape)
+        values = tree_map_only(Deferred, _value, (args, kwargs or {}))
         return func(*values[0], **values[1])
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        """Refuse what reaches the tensor below autograd: its gradient would be lost."""
-        raise _refusal(str(func))
+        """Compute for code that reaches the tensor below autograd; `Link` has the gradient."""
+        if func._schema.is_mutable:
+            raise _refusal(f"{func}, which modifies it in place,")
+        values = tree_map_only(Deferred, Deferred.peek, (args, kwargs or {}))
+        return func(*values[0], **values[1])
+
+
+def _value(x: Tensor) -> Tensor:
+    return x.compute() if isinstance(x, Deferred) else x
 
 
 def _refusal(what: str) -> SpikewireError:
@@ -91,15 +186,32 @@ def _refusal(what: str) -> SpikewireError:
     )
 
 
-def run_norm(work: Work) -> Tensor:
-    """Run BatchNorm alone."""
-    return type(work.norm).forward(work.take_norm(), work.x)
+class Link(torch.autograd.Function):
+    """The gradient of a deferred tensor that an autograd function gets instead of its values.
 
+    Such a function, also that of a backward hook, computes the values where gradients are off.
+    Backward runs the layers once more, with gradients.
+    """
 
-def run_neuron(work: Work, pool: bool = False) -> Tensor:
-    """Run BatchNorm, neurons and perhaps a pool as one kernel; time is the first dimension."""
-    assert work.neuron is not None
-    found = read_neuron(work.neuron)
-    assert found is not None
-    norm, x = work.take_norm(), work.x
-    return run_fused(norm, found.constants, found.rate, x, len(x), pool=pool)
+    @staticmethod
+    def forward(ctx: Any, pending: Pending, shape: torch.Size, *_: Tensor) -> Deferred:
+        """Return a deferred tensor."""
+        ctx.pending, ctx.work = pending, pending.work
+        x = pending.work.x.tensor
+        self = Tensor._make_wrapper_subclass(Deferred, shape, dtype=x.dtype, device=x.device)
+        self.pending = pending
+        return self
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of input and parameters."""
+        if ctx.pending.is_modified(ctx.work):
+            raise _refusal("an autograd function, after a modification in place,")
+        needed = ctx.needs_input_grad[2:]
+        with torch.enable_grad():
+            work = ctx.work.map(lambda x: x.detach().requires_grad_())
+            out = work.run()
+        inputs = [x for x, need in zip(work.inputs(), needed, strict=True) if need]
+        found = iter(torch.autograd.grad(out, inputs, grad.reshape(out.shape), allow_unused=True))
+        return None, None, *(next(found) if need else None for need in needed)

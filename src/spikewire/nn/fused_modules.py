@@ -1,8 +1,8 @@
 """`fuse`: the fused kernels for a model that is not one of spikewire's, module by module.
 
-A BatchNorm that is followed by neurons does not run: it returns a `Deferred`, a tensor that knows
-what it stands for. Neurons that get it run both as one kernel, and a 2x2 max-pool after them joins
-in. Anything else that uses it makes the BatchNorm run first, so the results are the same.
+A BatchNorm of a fused model does not run: it returns a `Deferred` tensor. Neurons that get it run
+both as one kernel, and a 2x2 max-pool after them joins in.
+Anything else that uses it makes the BatchNorm run first, so the results are the same.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spikewire.errors import SpikewireError
 from spikewire.kernels import fusible
-from spikewire.nn.deferred import Deferred, Work, run_neuron
+from spikewire.nn.deferred import Deferred, Pending, Work
 from spikewire.nn.fusion import is_norm
 from spikewire.nn.recognition import is_known_norm, is_known_pool, read_neuron
 from spikewire.nn.recurrent import is_hooked
@@ -22,36 +22,42 @@ from spikewire.nn.recurrent import is_hooked
 def fuse(model: nn.Module) -> int:
     """Run BatchNorm, neurons and 2x2 max-pools of a model as fused kernels, where they meet.
 
+    A kernel runs BatchNorm and the neurons that get its output, with a 2x2 max-pool after them.
+    They need not be defined next to each other.
+
     Recognised are `nn.BatchNorm2d` and `nn.MaxPool2d`, also those of SpikingJelly in multi-step
     mode, the neurons of spikewire, and SpikingJelly's `LIFNode`, `IFNode` and `ParametricLIFNode`
     in multi-step mode with `decay_input` and with the surrogates `ATan(2)`, `Sigmoid(4)`,
     `PiecewiseQuadratic(1)` or `Rect(1)`. All other modules stay as they are, and so does every
-    module while kernels are off, on a CPU, or compiled, and a BatchNorm while it or its neurons
-    have a hook. Names, parameters and buffers of the model do not change. A neuron of SpikingJelly
-    must be reset before every call. Spikes are in channels-last memory: `reshape` them, as `view`
-    may fail.
+    module while kernels are off, on a CPU, or compiled, and a BatchNorm while it has a hook. Any
+    other use of the output of BatchNorm, such as a hook that reads it, makes it run alone. Names,
+    parameters and buffers of the model do not change. A neuron of SpikingJelly must be reset before
+    every call. Spikes are in channels-last memory: `reshape` them, as `view` may fail.
 
     Args:
         model: any model; changed in place. `unfuse` changes it back.
 
     Returns:
-        The number of groups: BatchNorm layers that neurons follow in the order of their definition.
+        The number of neuron layers with a BatchNorm defined between the previous neuron layer and
+        them, which is how many kernels run per call if `forward` follows the order of definition.
+        Where it is 0, the model was not changed.
 
     Example:
         >>> spikewire.fuse(model)
         17
     """
-    groups = 0
     leaves = [*_leaves(model)]
-    for norm, neuron, after in zip(leaves, leaves[1:], [*leaves[2:], None], strict=False):
-        if not is_known_norm(norm) or read_neuron(neuron) is None:
-            continue
-        pool = after if after is not None and is_known_pool(after) else None
-        install(norm, FusedNorm(norm, neuron))
-        install(neuron, FusedNeuron(neuron, pool))
-        if pool is not None:
-            install(pool, FusedPool(pool))
-        groups += 1
+    groups = count_groups(leaves)
+    if not groups:
+        return 0
+    for module, after in zip(leaves, [*leaves[1:], None], strict=True):
+        if is_known_norm(module):
+            install(module, FusedNorm(module))
+        elif read_neuron(module) is not None:
+            pool = after if after is not None and is_known_pool(after) else None
+            install(module, FusedNeuron(module, pool))
+            if pool is not None:
+                install(pool, FusedPool(pool))
     return groups
 
 
@@ -67,6 +73,17 @@ def unfuse(model: nn.Module) -> None:
                 delattr(module, name)
 
 
+def count_groups(leaves: list[nn.Module]) -> int:
+    """Return how many neuron layers have a BatchNorm between the previous ones and them."""
+    groups, waiting = 0, False
+    for module in leaves:
+        if is_known_norm(module):
+            waiting = True
+        elif read_neuron(module) is not None:
+            groups, waiting = groups + waiting, False
+    return groups
+
+
 def _leaves(model: nn.Module) -> Iterator[nn.Module]:
     """Yield modules without children, in order; what is inside a neuron counts as part of it."""
     inside: set[int] = set()
@@ -80,23 +97,27 @@ def _leaves(model: nn.Module) -> Iterator[nn.Module]:
             yield module
 
 
-def install(module: Any, fused: "FusedNorm | FusedNeuron | FusedPool") -> None:
+def install(module: Any, fused: "Fused") -> None:
     """Set the methods of one module; deep copies of the module get their own."""
     module.forward = fused.forward
     if isinstance(fused, FusedNeuron) and hasattr(type(module), "reset"):
         module.reset = fused.reset
 
 
+def is_transformed() -> bool:
+    """Return whether the model is compiled, or run by `torch.func`."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 class Fused:
-    """The methods that replace those of one module, and the module that may finish its work."""
+    """The methods that replace those of one module."""
 
-    def __init__(self, module: nn.Module, follower: nn.Module | None = None) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.module: Any = module
-        self.follower = follower
 
-    def may_defer(self) -> bool:
-        """Return whether a module follows, and no hook is to see the values in between."""
-        return self.follower is not None and not is_hooked(self.module, self.follower)
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output of the module, which may be deferred."""
+        raise NotImplementedError
 
     def original(self, *inputs: Any) -> Any:
         """Run the module as it was."""
@@ -109,17 +130,16 @@ class FusedNorm(Fused):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a deferred tensor of the shape of x, where the kernels may run."""
-        if isinstance(x, Deferred) or torch.compiler.is_compiling() or not fusible(x, 1):
+        if isinstance(x, Deferred) or is_transformed() or not fusible(x, 1):
             return self.original(x)
-        if not (self.may_defer() and is_norm(self.module) and self.takes(x)):
+        if is_hooked(self.module) or not (is_norm(self.module) and self.takes(x)):
             return self.original(x)
-        work = Work(x, self.module, torch.is_grad_enabled(), [])
-        return Deferred.of(work, x.shape, [])
+        return Deferred.of(Pending(Work.of(x, self.module)), x.shape)
 
     def takes(self, x: Tensor) -> bool:
-        """Return whether x has the dimensions and channels of the BatchNorm."""
-        many = getattr(self.module, "step_mode", "s") == "m"
-        return x.ndim == (5 if many else 4) and x.shape[-3] == self.module.num_features
+        """Return whether x has the dimensions and channels of the BatchNorm, and enough values."""
+        many, channels = getattr(self.module, "step_mode", "s") == "m", self.module.num_features
+        return x.ndim == (5 if many else 4) and x.shape[-3] == channels < x.numel()
 
 
 class FusedNeuron(Fused):
@@ -127,15 +147,30 @@ class FusedNeuron(Fused):
 
     used = False  # since the last reset
 
+    def __init__(self, module: nn.Module, pool: nn.Module | None) -> None:
+        super().__init__(module)
+        self.pool = pool
+
     def forward(self, x: Tensor) -> Tensor:
         """Return spikes, deferred where a pool follows."""
-        if not isinstance(x, Deferred) or x.done or x.work.neuron is not None or x.ndim != 5:
+        work = x.work() if isinstance(x, Deferred) and x.ndim == 5 else None
+        if work is None or work.neuron is not None or read_neuron(self.module) is None:
             return self.original(x)
-        if read_neuron(self.module) is None or not fusible(x.work.x, len(x)):
+        if not fusible(work.x.tensor, len(x)):
             return self.original(x)
         self.check_state()
-        work = x.work._replace(x=x.work.x.reshape(x.shape), neuron=self.module)
-        return Deferred.of(work, x.shape, []) if self.may_defer() else run_neuron(work)
+        work = work.map(lambda y: y.reshape(x.shape))._replace(neuron=self.module)
+        return Deferred.of(Pending(work), x.shape) if self.may_defer() else work.run()
+
+    def original(self, *inputs: Any) -> Any:
+        """Run the neurons as they were, unless a fused call has left no membrane potential."""
+        if self.used:
+            self.check_state()
+        return super().original(*inputs)
+
+    def may_defer(self) -> bool:
+        """Return whether a pool follows, and no hook is to see the values in between."""
+        return self.pool is not None and not is_hooked(self.module, self.pool)
 
     def check_state(self) -> None:
         """Refuse neurons that continue from an earlier call, which the kernels do not."""
@@ -159,9 +194,8 @@ class FusedPool(Fused):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return pooled spikes in the shape that the pool of x has."""
-        if not isinstance(x, Deferred) or x.done or x.work.neuron is None:
+        work = x.work() if isinstance(x, Deferred) else None
+        if work is None or work.neuron is None or min(x.shape[-2:]) < 2:
             return self.original(x)
-        if min(x.shape[-2:]) < 2:
-            return self.original(x)
-        pooled = run_neuron(x.work, True)
+        pooled = work.run(pool=True)
         return pooled.reshape(*x.shape[:-2], *pooled.shape[-2:])

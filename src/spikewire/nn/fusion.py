@@ -121,8 +121,12 @@ def run_fused(
     pool: bool = False,
     add: Tensor | None = None,
     residual: Tensor | None = None,
+    statistics: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Run BatchNorm, neurons of some constants and perhaps a pool; see `run_group`."""
+    """Run BatchNorm, neurons of some constants and perhaps a pool; see `run_group`.
+
+    With `statistics`, from `move_statistics`, the running ones do not move again.
+    """
     from spikewire.kernels import ops  # imported here: Triton may not be installed
 
     check(len(x) in (1, time_steps), "time", len(x), f"1 or {time_steps}")
@@ -134,7 +138,7 @@ def run_fused(
     if more != [None, None] and len(x) < time_steps:
         x = x.expand(time_steps, *x.shape[1:])
     images = x.flatten(0, 1)
-    mean, variance = _statistics(norm, images)
+    mean, variance = statistics or move_statistics(norm, images)
     spikes, _ = ops.fire(
         images,
         mean,
@@ -154,7 +158,7 @@ def run_fused(
 
 
 @torch.no_grad()
-def _statistics(norm: nn.BatchNorm2d, images: Tensor) -> tuple[Tensor, Tensor]:
+def move_statistics(norm: nn.BatchNorm2d, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and variance to use; in training update the running ones, as torch does."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
