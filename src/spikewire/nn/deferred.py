@@ -1,6 +1,6 @@
 """Tensors without values: BatchNorm, and what follows it, that has not run yet.
 
-A `Deferred` stands for BatchNorm of x, then perhaps neurons.
+A `Deferred` stands for BatchNorm of x, then perhaps the sum with a shortcut, then perhaps neurons.
 Neurons that get it run everything as one kernel (`spikewire.nn.fused_modules`). Any other use of it
 runs the layers one after another, once, and goes on with the values.
 """
@@ -17,6 +17,7 @@ from spikewire.errors import SpikewireError
 from spikewire.nn.fusion import move_statistics, run_fused
 from spikewire.nn.recognition import read_neuron
 
+ADDITIONS = {"add", "add_"}  # `+`, `+=` and `torch.add` have these names too
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "contiguous"}
 FACTS = {"shape", "ndim", "dtype", "device", "is_cuda", "layout", "size", "dim"}
 FACTS |= {"__len__", "numel", "is_floating_point"}
@@ -37,8 +38,9 @@ class Operand(NamedTuple):
         """Return the tensor."""
         if version(self.tensor) != self.version:
             raise SpikewireError(
-                "fuse: an input or parameter of a fused BatchNorm was modified in place before "
-                "the output was used; call spikewire.unfuse(model)"
+                "fuse: an input or parameter of a fused BatchNorm, or a shortcut that is added to "
+                "its output, was modified in place before the output was used; call "
+                "spikewire.unfuse(model)"
             )
         return self.tensor
 
@@ -49,12 +51,13 @@ def version(x: Tensor) -> int | None:
 
 
 class Work(NamedTuple):
-    """What a deferred tensor stands for: ``neuron(norm(x))``, or without neurons."""
+    """What a deferred tensor stands for: ``neuron(norm(x) + add)``, the last two optional."""
 
     x: Operand
     norm: nn.BatchNorm2d
     constants: tuple[Operand, ...]  # mean, variance, weight and bias
     grad: bool  # whether gradients were enabled when it was deferred
+    add: Operand | None = None
     neuron: nn.Module | None = None
 
     @classmethod
@@ -69,23 +72,26 @@ class Work(NamedTuple):
         return cls(Operand.of(x), norm, constants, torch.is_grad_enabled())
 
     def map(self, function: Any) -> "Work":
-        """Return the same work on another input."""
-        return self._replace(x=Operand.of(function(self.x.read())))
+        """Return the same work on other operands."""
+        add = None if self.add is None else Operand.of(function(self.add.read()))
+        return self._replace(x=Operand.of(function(self.x.read())), add=add)
 
     def inputs(self) -> list[Tensor]:
-        """Return all tensors that may get a gradient, the input first."""
+        """Return all tensors that may get a gradient, operands first."""
+        operands = [self.x.tensor] if self.add is None else [self.x.tensor, self.add.tensor]
         neurons = [] if self.neuron is None else self.neuron.parameters()
-        return [self.x.tensor, self.norm.weight, self.norm.bias, *neurons]
+        return [*operands, self.norm.weight, self.norm.bias, *neurons]
 
     def run(self, pool: bool = False) -> Tensor:
         """Do it: neurons, and perhaps a pool after them, as one kernel with all before them."""
-        x = self.x.read()
+        x, add = self.x.read(), None if self.add is None else self.add.read()
         mean, variance, _, _ = (y.read() for y in self.constants)
         if self.neuron is None:
-            return type(self.norm).forward(self.norm, x)
+            out = type(self.norm).forward(self.norm, x)
+            return out if add is None else out + add.reshape(out.shape)
         found = read_neuron(self.neuron)
         assert found is not None
-        more = {"pool": pool, "statistics": (mean, variance)}
+        more = {"pool": pool, "add": add, "statistics": (mean, variance)}
         return run_fused(self.norm, found.constants, found.rate, x, len(x), **more)
 
 
@@ -149,9 +155,28 @@ class Deferred(Tensor):
         """Return the values without gradients."""
         return self.pending.peek().reshape(self.shape)
 
+    def plus(self, other: Any, in_place: bool) -> "Deferred | None":
+        """Return the sum with a tensor of the same kind deferred, None if it cannot be."""
+        work = self.work()
+        if work is None or work.add is not None or work.neuron is not None:
+            return None
+        if not self.is_like(other):
+            return None
+        work = work._replace(add=Operand.of(_value(other)))
+        pending = self.pending if in_place else Pending(work)
+        pending.work = work
+        return Deferred.of(pending, self.shape)
+
+    def is_like(self, other: Any) -> bool:
+        """Return whether another tensor has the same shape and type, and other work."""
+        if type(other) not in (Tensor, nn.Parameter, Deferred):
+            return False
+        kinds = [(x.shape, x.dtype, x.device, x.layout) for x in (self, other)]
+        return kinds[0] == kinds[1] and getattr(other, "pending", None) is not self.pending
+
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        """Answer shape and type, keep reshapes deferred, compute before anything else."""
+        """Answer shape and type, keep reshapes and one sum deferred, compute before the rest."""
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
         first: Any = args[0] if args else None
         if name in FACTS or (name == "requires_grad" and first.pending.value is None):
@@ -163,6 +188,10 @@ class Deferred(Tensor):
                 like = func(like, *args[1:], **(kwargs or {}))
             if like.shape[-3:] == first.shape[-3:] and like.dtype == first.dtype:
                 return Deferred.of(first.pending, like.shape)
+        if name in ADDITIONS and len(args) == 2 and not kwargs:
+            total = _add(*args, in_place=name == "add_")
+            if total is not None:
+                return total
         values = tree_map_only(Deferred, _value, (args, kwargs or {}))
         return func(*values[0], **values[1])
 
@@ -173,6 +202,14 @@ class Deferred(Tensor):
             raise _refusal(f"{func}, which modifies it in place,")
         values = tree_map_only(Deferred, Deferred.peek, (args, kwargs or {}))
         return func(*values[0], **values[1])
+
+
+def _add(a: Any, b: Any, in_place: bool) -> Deferred | None:
+    """Return a sum deferred, by the first of both that can be; None if it must be computed."""
+    total = a.plus(b, in_place) if isinstance(a, Deferred) else None
+    if total is None and isinstance(b, Deferred) and not in_place:
+        total = b.plus(a, False)
+    return total
 
 
 def _value(x: Tensor) -> Tensor:
@@ -205,7 +242,7 @@ class Link(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of input and parameters."""
+        """Return the gradients of operands and parameters."""
         if ctx.pending.is_modified(ctx.work):
             raise _refusal("an autograd function, after a modification in place,")
         needed = ctx.needs_input_grad[2:]

@@ -1,7 +1,7 @@
 """`fuse`: the fused kernels for a model that is not one of spikewire's, module by module.
 
-A BatchNorm of a fused model does not run: it returns a `Deferred` tensor. Neurons that get it run
-both as one kernel, and a 2x2 max-pool after them joins in.
+A BatchNorm of a fused model does not run: it returns a `Deferred` tensor. Neurons that get it, also
+after the sum with a shortcut, run both as one kernel, and a 2x2 max-pool after them joins in.
 Anything else that uses it makes the BatchNorm run first, so the results are the same.
 """
 
@@ -22,8 +22,10 @@ from spikewire.nn.recurrent import is_hooked
 def fuse(model: nn.Module) -> int:
     """Run BatchNorm, neurons and 2x2 max-pools of a model as fused kernels, where they meet.
 
-    A kernel runs BatchNorm and the neurons that get its output, with a 2x2 max-pool after them.
-    They need not be defined next to each other.
+    A kernel runs BatchNorm and the neurons that get its output, with a 2x2 max-pool after them, or
+    with the sum of a shortcut between them: ``neuron(norm(x) + shortcut)``, in either order, as
+    ``+``, ``+=``, `torch.add` or `Tensor.add_`, where both have the same shape and dtype. They need
+    not be defined next to each other.
 
     Recognised are `nn.BatchNorm2d` and `nn.MaxPool2d`, also those of SpikingJelly in multi-step
     mode, the neurons of spikewire, and SpikingJelly's `LIFNode`, `IFNode` and `ParametricLIFNode`
@@ -154,13 +156,13 @@ class FusedNeuron(Fused):
     def forward(self, x: Tensor) -> Tensor:
         """Return spikes, deferred where a pool follows."""
         work = x.work() if isinstance(x, Deferred) and x.ndim == 5 else None
-        if work is None or work.neuron is not None or read_neuron(self.module) is None:
+        if work is None or work.neuron is not None or not fusible(work.x.tensor, len(x)):
             return self.original(x)
-        if not fusible(work.x.tensor, len(x)):
+        if read_neuron(self.module) is None:
             return self.original(x)
         self.check_state()
         work = work.map(lambda y: y.reshape(x.shape))._replace(neuron=self.module)
-        return Deferred.of(Pending(work), x.shape) if self.may_defer() else work.run()
+        return Deferred.of(Pending(work), x.shape) if self.may_defer(work) else work.run()
 
     def original(self, *inputs: Any) -> Any:
         """Run the neurons as they were, unless a fused call has left no membrane potential."""
@@ -168,9 +170,10 @@ class FusedNeuron(Fused):
             self.check_state()
         return super().original(*inputs)
 
-    def may_defer(self) -> bool:
+    def may_defer(self, work: Work) -> bool:
         """Return whether a pool follows, and no hook is to see the values in between."""
-        return self.pool is not None and not is_hooked(self.module, self.pool)
+        pool = self.pool if work.add is None else None  # the kernel has a sum or a pool
+        return pool is not None and not is_hooked(self.module, pool)
 
     def check_state(self) -> None:
         """Refuse neurons that continue from an earlier call, which the kernels do not."""
