@@ -62,12 +62,20 @@ PULLED = "--preset cifar10-admm --start {dense} --epochs 20 --begin 0 --harden 0
 MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
 BUDGET = "--method budget --ramp 0.9 --every 64 --per-neuron true"
 LSNN = {
-    "lsnn-dense": Row("--preset seqmnist-lsnn --method dense", "93.70 (Bellec)"),
+    "lsnn-dense": Row("--preset seqmnist-lsnn --method dense --lr 3e-3 --epochs 70", "93.70 (Bellec)"),
     "lsnn-12-deepr": Row(
         "--preset seqmnist-lsnn --method deepr --connectivity 0.12", "96.40 @ 12 % (Bellec)"
     ),
-    "lsnn-12-budget": Row("--preset seqmnist-lsnn --method budget --connectivity 0.12"),
-    "lsnn-3-budget": Row("--preset seqmnist-lsnn --method budget --connectivity 0.03"),
+    "lsnn-12-deepr-stairs": Row(
+        "--preset seqmnist-lsnn --method deepr --connectivity 0.12 --lr 1e-2 --schedule stairs",
+        "96.40 @ 12 % (Bellec)",
+    ),
+    "lsnn-12-budget": Row(
+        "--preset seqmnist-lsnn --method budget --connectivity 0.12 --lr 5e-3 --epochs 70"
+    ),
+    "lsnn-3-budget": Row(
+        "--preset seqmnist-lsnn --method budget --connectivity 0.03 --lr 5e-3 --epochs 70"
+    ),
 }
 ROWS = {
     "rbm-dense": Row("--preset mnist-rbm", "95.60 (Neftci)"),

@@ -243,7 +243,7 @@ def published_loss(x, labels, weights, delays, adaptive, last):
 
 def test_training_steps_of_the_preset_are_those_of_the_paper():
     torch.manual_seed(0)
-    config = resolve("seqmnist-lsnn")
+    config = resolve("seqmnist-lsnn", flags={"lr": "1e-2"})  # theirs
     sizes = {"input_shape": (2,), "classes": 10, "hidden": 22}
     model = spikewire.build("lsnn", readout=config.readout, temporal=True, **sizes).double()
     optimizer = torch.optim.Adam(model.parameters(), config.lr)
