@@ -102,7 +102,7 @@ def test_spikingjelly_sew_resnet_block():
     model = peers.settle_(peers.sew_block())
     frames = torch.randn(4, 2, 3, 32, 32)
     network = assert_same_spikes(model, frames, frames=True)
-    assert not network.is_chain
+    assert network.shortcuts
     sources = {
         stage.name: len(own) for stage, own in zip(network.stages, network.sources, strict=True)
     }

@@ -109,7 +109,10 @@ def test_data_over_time_are_accepted_by_predict_eval_and_export(call, tmp_path, 
         assert (code, err.count("\n")) == (2, 1)
     code, out, _ = call("export", "zoo:braille-10", "--format", "coo", "--out", tmp_path / "coo")
     assert (code, f"{accuracy}, {accuracy}" in out) == (0, True)
-    for format, words in (("c", ["pixels"]), ("nir", ["rec1", "'soft'", "--reset hard"])):
+    for format, words in (
+        ("c", ["rec1.synapses", "'recurrent'"]),
+        ("nir", ["rec1", "'soft'", "--reset hard"]),
+    ):
         code, _, err = call("export", "zoo:braille-10", "--format", format, "--out", tmp_path / "x")
         assert (code, err.count("\n")) == (2, 1)
         assert all(word in err for word in words)

@@ -10,7 +10,7 @@ from spikewire import data as datasets
 from spikewire.deploy.model import FORMATS, NOT_C, check_options, write_c, write_network
 from spikewire.deploy.run import ExportedRun
 from spikewire.errors import check
-from spikewire.formats import packed
+from spikewire.formats import c, packed
 from spikewire.formats.network import Network
 from spikewire.runtime.model import Runtime
 
@@ -51,6 +51,8 @@ def convert(
     check_options(format, values, pooling)
     check(check_images >= 0, "check_images", check_images, "at least 0")
     network, path = packed.read(file), Path(out or FORMATS[format])
+    if format == "c":  # before its data are read
+        c.require_expressible(network)
     pixels, labels = _test_images(network, check_images, data_dir)
     values = values or {"packed": "fp16", "c": "int8"}.get(format, "fp32")
     written, memory = packed.quantise(network, values), None

@@ -112,6 +112,7 @@ def export_run(
         network = replace(network, about={**about, **measured} if count else about)
         size = write_network(network, path, format, values=values, pooling=pooling)
     elif format == "c":
+        c.require_expressible(network)
         pixels = isinstance(data, Dataset) and bool(data.mean)
         check(pixels, "format", format, NOT_C)
         assert isinstance(data, Dataset)

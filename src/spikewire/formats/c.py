@@ -70,12 +70,7 @@ def write(
         Memory(flash=46180, ram=11376)
     """
     check_word("values", values, VALUES)
-    for number in network.recurrent:
-        check(False, network.stages[number].name, "recurrent", "a layer without feedback in C")
-    check(network.is_chain, "network", "additions of spikes", "a chain of layers in C")
-    check(not network.membrane, "outputs", "membrane potentials", "spikes or currents in C")
-    for stage in network.stages:
-        _check_stage(stage)
+    require_expressible(network)
     pairs = zip(network.stages, network.geometry, strict=True)
     index = _smallest(max(stage.shape[0] for stage in network.stages))
     layers = [_Layer(stage, geometry, values, index) for stage, geometry in pairs]
@@ -84,6 +79,18 @@ def write(
     with atomic_write(Path(path)) as file:
         file.write(text.encode())
     return memory
+
+
+def require_expressible(network: Network) -> None:
+    """Refuse a network that the C file has no code for, by the name of the layer."""
+    for number in network.recurrent:
+        check(False, network.stages[number].name, "recurrent", "a layer without feedback in C")
+    for number in network.shortcuts:
+        allowed = "a layer that only the one before it leads to in C"
+        check(False, network.stages[number].name, "a shortcut", allowed)
+    check(not network.membrane, "outputs", "membrane potentials", "spikes or currents in C")
+    for stage in network.stages:
+        _check_stage(stage)
 
 
 def _check_stage(stage: Stage) -> None:

@@ -121,12 +121,14 @@ class Network:
         return tuple(number for number, sources in pairs if Source(number) in sources)
 
     @property
-    def is_chain(self) -> bool:
-        """Whether every stage reads the stage before it, after its pooling, and adds none."""
-        if any(stage.adds for stage in self.stages):
-            return False
-        chain = [_previous(self.stages, number) for number in range(len(self.stages))]
-        return list(self.sources) == chain
+    def shortcuts(self) -> tuple[int, ...]:
+        """Numbers of the stages that do not only read the stage before them, after its pooling."""
+        pairs = enumerate(zip(self.stages, self.sources, strict=True))
+        return tuple(
+            number
+            for number, (stage, sources) in pairs
+            if stage.adds or sources != _previous(self.stages, number)
+        )
 
     @staticmethod
     def count_outputs(stages: Sequence[Stage], input_shape: Shape) -> int:
