@@ -77,7 +77,12 @@ class SnnTorch(nn.Module):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        check(not network.shortcuts and not network.membrane, "network", "branches", "a chain of layers")
+        check(
+            not network.shortcuts and not network.membrane,
+            "network",
+            "branches",
+            "a chain of layers",
+        )
         self.steps, self.vote = network.time_steps, network.vote
         self.flat = len(network.stages[0].shape) == 2
         self.synapses = nn.ModuleList(dense_synapses(stage) for stage in network.stages)

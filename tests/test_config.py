@@ -4,6 +4,7 @@ from dataclasses import MISSING, asdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusal import refused
 
 from spikewire import plasticity
 from spikewire.config import (
@@ -331,3 +332,46 @@ def test_resize_is_refused_where_it_has_no_effect():
     assert Config(dataset="folder:pictures", model="mlp", resize=32).resize == 32
     with pytest.raises(SpikewireError, match="resize: 32 .* folder:PATH"):
         Config(dataset="digits", resize=32)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("early=0.5", "--early: (0.5,) is not allowed; it must be left out without --early-time-"),
+        ("momentum=0.5", "--momentum: 0.5 is not allowed; it must be left out without --optimizer"),
+        ("loss=mse-rate rate_scale=3", "--rate-scale: 3.0 is not allowed; it must be left out wit"),
+        ("neuron=if tau=3", "--tau: 3.0 is not allowed; it must be left out without --neuron lif"),
+        (
+            "method=budget price=0.3",
+            "--price: 0.3 is not allowed; it must be left out without a ta",
+        ),
+        ("alpha=0.1 ramp=0.3", "--ramp: 0.3 is not allowed; it must be left out without a target"),
+        ("alpha=0.1 every=9", "--every: 9 is not allowed; it must be left out without a target"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(flags, message):
+    words = dict(pair.split("=") for pair in flags.split())
+    assert refused(lambda: resolve("digits", flags=words)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "early=0.5 early_time_steps=2",
+        "early=0.8 early_time_steps=0",  # the default; so may a preset's early parts be left out
+        "momentum=0.5 optimizer=sgd",
+        "loss=ce-per-step rate_scale=3",
+        "loss=mse-rate rate_scale=3 teacher=zoo:digits-5",
+        "neuron=plif tau=3",
+        "neuron=if readout=leaky tau=3",
+        "method=budget synapses=0.1 price=0.3",
+        "connectivity=0.1 ramp=0.3 every=9",
+    ],
+)
+def test_the_same_flag_is_taken_where_it_has_an_effect(flags):
+    resolve("digits", flags=dict(pair.split("=") for pair in flags.split()))
+
+
+def test_a_setting_of_a_preset_without_effect_is_no_mistake_of_the_user():
+    assert resolve("cifar10-fast", flags={"early_time_steps": "0", "early": "0.8"})
+    assert resolve("cifar100-sew18", flags={"optimizer": "adam"}).optimizer == "adam"

@@ -20,6 +20,7 @@ from spikewire.config.config import (
     methods,
     settings,
 )
+from spikewire.config.effects import refuse_without_effect
 from spikewire.errors import SpikewireError, check, not_sparsity, unknown
 from spikewire.fields import check_value, parse, to_toml
 
@@ -143,6 +144,7 @@ def _merge(layers: list[tuple[str, dict[str, Any]]], flags: Mapping[str, str]) -
         _overlay_(options, own, method)
         origin |= {key: flag(key) for key in flags}
         config = Config(**found, options=options)
+        refuse_without_effect(config, flags)
         named = import_module("spikewire.data.reference")
         files = [key for key in named.EXECUTABLE if key in found and key not in flags]
         config.unconfirmed = tuple(key for key in files if named.is_python(getattr(config, key)))
