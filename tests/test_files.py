@@ -11,6 +11,7 @@ from refusal import refused
 from spikewire.files import (
     atomic_folder,
     atomic_write,
+    damaged,
     is_temporary,
     make_folder,
     open_append,
@@ -113,6 +114,11 @@ def test_a_folder_may_be_below_a_link_but_not_be_one(tmp_path):
     make_folder(tmp_path / "link/a/b")
     assert (tmp_path / "disk/a/b").is_dir()
     refused(lambda: make_folder(tmp_path / "link"), "is a symbolic link")
+
+
+def test_the_reason_of_the_operating_system_is_named_without_number_and_path(tmp_path):
+    error = PermissionError(13, "Permission denied", "x")
+    assert str(damaged(tmp_path / "x", error)) == f"{tmp_path}/x: is damaged (Permission denied)"
 
 
 @pytest.mark.parametrize(

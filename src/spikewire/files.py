@@ -225,5 +225,6 @@ def damaged(path: Path, error: Exception, hint: str = "") -> SpikewireError:
         SpikewireError: traces.npz: is damaged (wrong checksum)
     """
     text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    text = getattr(error, "strerror", "") or text  # of an OSError, without number and path
     reason = (text or type(error).__name__).splitlines()[0][:80]
     return SpikewireError(f"{path}: is damaged ({reason})" + (f"; {hint}" if hint else ""))

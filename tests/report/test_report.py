@@ -66,6 +66,20 @@ def test_a_folder_that_cannot_be_listed_is_damaged_and_the_others_are_shown(runs
     assert "finished" in states.values()
 
 
+def test_a_run_whose_files_cannot_be_read_says_why_in_plain_words(runs, monkeypatch):
+    opened = Path.read_bytes
+
+    def denied(path):
+        if path.parent.name == "dense":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    problems = {run.name: run.problem for run in find([runs])}
+    assert problems.pop("dense") == "metrics.jsonl: cannot be read: Permission denied"
+    assert not all(problems.values())
+
+
 def copy_with(runs, old, new, **values):
     """Copy a run, with other settings."""
     shutil.copytree(runs / old, runs / new)

@@ -216,8 +216,11 @@ def _noted(problems: list[str], name: str = "") -> Iterator[None]:
     """Note in one line what prevents a part of a run, or the file of that name, from being read."""
     try:
         yield
-    except (SpikewireError, OSError) as error:
+    except SpikewireError as error:
         problems.append(str(error))
+    except OSError as error:
+        file = Path(error.filename or name).name
+        problems.append(f"{file}: cannot be read: {error.strerror or error}")
     except ValueError as error:
         problems.append(f"{name}: is damaged ({error})")
 
