@@ -268,6 +268,16 @@ def test_the_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch, c
         exec(compile(code, f"{page.name} block {number}", "exec"), names)
         if "def build(" in code:
             check_network(names["build"])
+    if page.name == "python-api.md":
+        check_learned(names["model"], names["data"])
+
+
+def check_learned(model, data):
+    """Check that the network of a page fires and classifies; a silent one runs as well."""
+    with torch.no_grad():
+        rates = model(data.test_images / 255).mean(0)
+    assert rates.mean() > 0.01
+    assert (rates.argmax(1) == data.test_labels).float().mean() > 0.7
 
 
 def check_network(build):
