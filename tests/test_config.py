@@ -17,6 +17,7 @@ from spikewire.config import (
     resolve,
     settings,
 )
+from spikewire.config.effects import OF_NETWORKS
 from spikewire.data import DATASETS
 from spikewire.errors import SpikewireError
 from spikewire.methods import METHODS
@@ -370,6 +371,20 @@ def test_a_flag_without_effect_is_refused(flags, message):
 )
 def test_the_same_flag_is_taken_where_it_has_an_effect(flags):
     resolve("digits", flags=dict(pair.split("=") for pair in flags.split()))
+
+
+@pytest.mark.parametrize("key", OF_NETWORKS)
+def test_a_setting_of_a_network_of_your_own_belongs_into_its_file(key):
+    other = {"neuron": "if", "reset": "soft", "surrogate": "sigmoid", "batchnorm": "per-step"}
+    words = {
+        "model": "my.py:net",
+        key: ({"readout": "current", "hidden": "7"} | other).get(key, "0.3"),
+    }
+    words |= {"tau": "3"} if key == "tau" else {}
+    message = refused(lambda: resolve(flags=words))
+    assert message.startswith(f"--{key}: ")
+    assert message.endswith("it must be left out for a network of your own; set it in your file")
+    assert resolve("cifar10-fast", flags={"model": "my.py:net"})  # the preset's own are unused
 
 
 def test_a_setting_of_a_preset_without_effect_is_no_mistake_of_the_user():

@@ -1,6 +1,7 @@
 """Flags that have no effect with the other settings of a run; they are refused."""
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 
 from spikewire.config.config import PRESET_OF_RULE, Config, flag, method_defaults
 from spikewire.errors import check
@@ -22,6 +23,11 @@ NEEDS: dict[str, tuple[Condition, str]] = {  # what a setting needs to have an e
     "every": (lambda c: c.method != "gradr" or bool(c.unit), "a target"),
 }
 
+OF_NETWORKS = (  # of spikewire's networks; one of the user's own has constants of its own
+    *("neuron", "tau", "threshold", "reset", "surrogate", "dropout"),
+    *("hidden", "width", "readout", "batchnorm"),
+)
+
 
 def refuse_without_effect(config: Config, given: Iterable[str]) -> None:
     """Raise for the first setting that was given, is not the default, and has no effect.
@@ -34,7 +40,10 @@ def refuse_without_effect(config: Config, given: Iterable[str]) -> None:
         return
     usual = defaults(Config) | method_defaults(config.method)
     values = vars(config) | config.options
-    for key in given:
-        if key in NEEDS and values[key] != usual[key]:
+    own = import_module("spikewire.data.reference").is_python(config.model)
+    for key in (key for key in given if values[key] != usual[key]):
+        allowed = "left out for a network of your own; set it in your file"
+        check(not (own and key in OF_NETWORKS), flag(key), values[key], allowed)
+        if key in NEEDS:
             has_effect, need = NEEDS[key]
             check(has_effect(config), flag(key), values[key], f"left out without {need}")
