@@ -32,7 +32,7 @@ class Timing:
     tau_post: float = setting(20.0, "time constant of neuron traces, ms", within="(0, inf)")
     tau_slow: float = setting(40.0, "the slower one, of triplet, ms", within="(0, inf)")
     depression: float = setting(
-        0.01, "pair, triplet: size of a depression, of a potentiation", within="[0, inf)"
+        0.01, "pair, triplet: size of a depression relative to a potentiation", within="[0, inf)"
     )
     offset: float = setting(0.3, "power: trace below which a synapse is depressed", within="[0, 1]")
     exponent: float = setting(0.9, "power: dependence on the weight", within="[0, 10]")
