@@ -91,3 +91,9 @@ def test_help_of_frontier_shows_defaults(capsys):
     assert "(0.25,0.05,0.01)" in text
     assert "seeds 0 to N-1 (3)" in text
     assert "(runs/frontier)" in text
+
+
+@pytest.mark.parametrize("name", ["mnist-rbm", "mnist-wta", "mnist-tempotron"])
+def test_networks_of_small_steps_take_one_thread(name):
+    """A second thread costs more than it saves, many times more on busy cores."""
+    assert resolve(name).threads == 1
