@@ -1,9 +1,25 @@
 """Exceptions whose text is one line: what was wrong, what is allowed, the nearest valid word."""
 
+import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from os.path import isdir
 
 LONGEST = 200  # characters of a wrong value that a message shows
+USUAL = {  # names in other libraries, as `_plain` returns them, and ours
+    "learningrate": "lr",
+    "bs": "batchsize",
+    "batch": "batchsize",
+    "wd": "weightdecay",
+    "numsteps": "timesteps",
+    "density": "connectivity",
+    "net": "model",
+    "network": "model",
+    "arch": "model",
+    "data": "dataset",
+    "gpu": "device",
+    "output": "out",
+}
 
 
 class SpikewireError(Exception):
@@ -31,16 +47,40 @@ def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
         SpikewireError: method: unknown 'gradar'; did you mean 'gradr'? known: deepr, gradr
     """
     names = sorted(allowed)
-    family = [name for name in names if name.startswith(f"{word}-")]  # mnist: mnist-fast, ...
-    near = get_close_matches(str(word), names, n=1, cutoff=0.5)
-    hint = f" did you mean {near[0]!r}?" if near else ""
+    family = [name for name in names if name.startswith(f"{word}-".lower())]  # mnist: mnist-fast
+    near = nearest(word, names)
+    hint = f" did you mean {near!r}?" if near else ""
     if str(word).endswith(".py") and "FILE.py:FUNCTION" in names:
         hint = f" did you mean '{word}:FUNCTION'?"
     if str(word).endswith(".npz") and "npz:FILE" in names:
         hint = f" did you mean 'npz:{word}'?"
+    if "folder:PATH" in names and isdir(str(word)):
+        hint = f" did you mean 'folder:{word}'?"
     if len(family) > 1:
         hint = f" did you mean one of {', '.join(family)}?"
     return SpikewireError(f"{field}: unknown {_shown(word)};{hint} known: {', '.join(names)}")
+
+
+def nearest(word: object, allowed: Iterable[str]) -> str | None:
+    """Return the valid word that is meant, by its letters and digits in any case; None if none is.
+
+    Args:
+        word: what was given.
+        allowed: the valid words.
+
+    Example:
+        >>> nearest("--learning_rate", ["--lr", "--epochs"]), nearest("Grad-R", ["gradr"])
+        ('--lr', 'gradr')
+    """
+    known = {_plain(name): name for name in allowed}
+    plain = USUAL.get(_plain(word), _plain(word))
+    found = get_close_matches(plain, known, n=1, cutoff=0.5)
+    return known[found[0]] if found else None
+
+
+def _plain(word: object) -> str:
+    """Return the letters and digits of a word, in lower case."""
+    return re.sub(r"[\W_]", "", str(word)).lower()
 
 
 def not_sparsity(field: str, value: object, form: str) -> SpikewireError:

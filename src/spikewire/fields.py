@@ -210,6 +210,7 @@ def _check(rule: Field, value: Any, owner: object) -> None:
         if (words := choices_of(rule)) and not any(has_form(part, form) for form in forms):
             check_word(rule.name, part, (*words, *forms))
         expected = f"finite and {interval}" if part in (INFINITY, -INFINITY) else str(interval)
+        expected += percentage(part) if "fraction" in rule.metadata["help"] else ""
         check(interval is None or interval.contains(part, owner), rule.name, value, expected)
 
 
@@ -232,7 +233,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         check(-(2**63) <= int(value) < 2**63, name, "a number of that size", "below 2^63")
     if kind in (int, float):
         fits = isinstance(value, Integral if kind is int else Real) and type(value) is not bool
-        hint = _fraction(value) if kind is float else ""
+        hint = _as_number(value) if kind is float else ""
         check(fits, name, value, KINDS[kind] + hint)
         return kind(value)  # pyright: ignore[reportArgumentType]
     if kind not in KINDS:
@@ -242,13 +243,27 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def _fraction(value: Any) -> str:
-    """Return how to write a percentage such as ``"5%"``, for the error; empty for other values."""
-    found = isinstance(value, str) and re.fullmatch(r"\s*([\d.]+)\s*%", value)
-    try:
-        return f": {float(found[1]) / 100:g} for {value.strip()}" if found else ""
-    except ValueError:
+def percentage(value: Any) -> str:
+    """Return how to write a percentage, for the error about a fraction; empty for other values.
+
+    Args:
+        value: what was given for a fraction.
+
+    Example:
+        >>> percentage(5), percentage(0)
+        (': 0.05 for 5%', '')
+    """
+    is_number = isinstance(value, Real) and 1 < value <= 100
+    return f": {float(value) / 100:g} for {value:g}%" if is_number else ""
+
+
+def _as_number(value: Any) -> str:
+    """Return how to write ``"5%"`` or ``"0,5"``, for the error; empty for other values."""
+    found = isinstance(value, str) and re.fullmatch(r"\s*(\d*[.,]?\d+)\s*(%?)\s*", value)
+    if not found or not (found[2] or "," in found[1]):
         return ""
+    number = float(found[1].replace(",", ".")) / (100 if found[2] else 1)
+    return f": {number:g} for {value.strip()}"
 
 
 def _not_none(kind: Any) -> Any:

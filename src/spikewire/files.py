@@ -116,10 +116,13 @@ def make_folder(path: Path) -> None:
         path: The folder; 2,000 levels are no problem, unlike for `Path.mkdir`.
 
     Raises:
-        SpikewireError: If `path` itself is a symbolic link; its parents may be links.
+        SpikewireError: If `path` itself is a symbolic link (its parents may be links), or if it or
+            a parent is a file.
     """
     require_plain(path)
     for folder in (*reversed(path.parents), path):
+        if folder.is_file():
+            raise SpikewireError(f"{folder}: is a file, not a folder")
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
 
@@ -135,7 +138,7 @@ def require_plain(path: Path) -> None:
     """
     try:
         mode = path.lstat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     if stat.S_ISLNK(mode):
         raise SpikewireError(f"{path}: is a symbolic link; remove it, or write somewhere else")

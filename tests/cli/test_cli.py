@@ -211,6 +211,22 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
         (["train", "--dataset", "mnits"], ["--dataset: unknown", "did you mean 'mnist'"]),
         (["train", "--preset", "digit"], ["--preset: unknown", "did you mean 'digits'"]),
         (["train", "--alhpa", "1"], ["flag: unknown '--alhpa'", "did you mean '--alpha'? see"]),
+        (["train", "--method", "Grad-R"], ["did you mean 'gradr'"]),
+        (["train", "--dataset", "MNIST"], ["did you mean 'mnist'"]),
+        (["train", "--preset", "MNIST"], ["did you mean one of mnist-admm"]),
+        (["train", "--dataset", ".."], ["did you mean 'folder:..'"]),
+        (["train", "--learning-rate", "1"], ["did you mean '--lr'?"]),
+        (["train", "--bs=8"], ["did you mean '--batch-size'?"]),
+        (["train", "--connectivity", "5"], ["in (0, 1]: 0.05 for 5%"]),
+        (["train", "--connectivity", "0,05"], ["a number: 0.05 for 0,05"]),
+        (["train", "--resume", "/etc/hostname"], ["hostname: is a file, not a run directory"]),
+        (["frontier", "--connectivity", "5%"], ["a number: 0.05 for 5%"]),
+        (["frontier", "--connectivity", "25"], ["in (0, 1]: 0.25 for 25%"]),
+        (["frontier", "--methods", "budget,", "deepr"], ["deepr: not expected", "no spaces"]),
+        (["frontier", "--resume", "x"], ["the same command again resumes"]),
+        (["frontier", "--out", "/etc/hostname"], ["hostname: is a file, not a folder"]),
+        (["export", "zoo:digits-2", "--check", "-1"], ["--check: '-1'", "0 or more"]),
+        (["data", "mnist"], ["did you mean `data get mnist`?"]),
         (["train", "--epochs=many"], ["--epochs: 'many'", "a whole number"]),
         (["train", "--epochs"], ["--epochs: expected one argument", "spikewire train --help"]),
         (["train", "--alpha", "-1"], ["--alpha: -1.0 is not allowed"]),
@@ -232,7 +248,7 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
         (["frontier", "--synapses", "0.1"], ["did you mean --unit synapses --targets 0.1?"]),
         (["frontier", "--bytes=9000"], ["did you mean --unit bytes --targets 9000?"]),
         (["train", "--config", "none.toml"], ["none.toml", "cannot be read"]),
-        (["train", "--resume", "none"], ["none", "not a run directory"]),
+        (["train", "--resume", "none"], ["none: does not exist"]),
         (["train", "--out", "/proc/none/run"], ["/proc/none/run", "cannot be written"]),
         (["train", "--out", "/etc/hostname"], ["hostname: is a file; --out must be a directory"]),
         (["train", "surplus"], ["surplus: not expected"]),
@@ -244,7 +260,8 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, words):
         (["train", "--resume", ""], ["--resume: '' is not allowed; it must be a name"]),
         (["train", "--preset", ""], ["--preset: '' is not allowed"]),
         (["eval"], ["run: is missing; see spikewire eval --help"]),
-        (["eval", "none"], ["none", "not a run directory"]),
+        (["eval", "none"], ["none: does not exist"]),
+        (["eval", "."], [".: is not a run directory"]),
         (["methods", "--all"], ["flag: unknown '--all'"]),
         (["data", "got", "mnist"], ["data: unknown 'got'", "did you mean 'get'"]),
         (["data", "get"], ["takes one name"]),
@@ -256,6 +273,18 @@ def test_bad_input_is_one_line_and_exit_2(refused, words, parts):
     assert all(part in said for part in parts), said
 
 
+def test_a_folder_of_runs_is_answered_with_the_runs_in_it(refused, tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.toml").write_text("")
+    for words in (["eval", "runs"], ["train", "--resume", "runs"]):
+        assert (
+            "runs: is not a run directory; it has no config.toml; it contains runs/a, runs/b"
+            in (refused(*words))
+        )
+    assert "did you mean runs/a/config.toml?" in refused("train", "--config", "runs/a")
+
+
 def test_a_run_directory_that_exists_is_refused(refused, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/notes").write_text("mine")
@@ -264,7 +293,7 @@ def test_a_run_directory_that_exists_is_refused(refused, tmp_path):
 
 def test_a_place_under_a_file_is_refused(refused, tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot be written: Not a directory" in refused("train", "--out", "file/run", *TINY)
+    assert "file: is a file, not a folder" in refused("train", "--out", "file/run", *TINY)
 
 
 def test_a_config_with_a_wrong_type_is_refused(refused, tmp_path):

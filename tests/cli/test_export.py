@@ -81,7 +81,7 @@ def test_predict_reads_nir_and_resizes_jpeg_pictures(finished, file, digits, tmp
     assert (code, again) == (0, out)
     assert error.endswith("a.jpg: 64 x 64 pixels; resized to 8 x 8\n")
     code, _, error = call("predict", file, "--input", "digits", "--time-steps", "4")
-    assert (code, "given for .nir only" in error) == (2, True)
+    assert (code, "a packed file has its own" in error) == (2, True)
 
 
 @pytest.mark.parametrize("words", [
@@ -95,12 +95,27 @@ def test_predict_reads_nir_and_resizes_jpeg_pictures(finished, file, digits, tmp
     ["predict", "FILE", "--input", "digits", "--threads", "0"],
     ["predict", "FILE", "--input", "digits", "--batch-size", "0"],
     ["predict", "FILE", "--input", "digits", "--kernels", "mmx"],
+    ["predict", "FILE", "--input", "digits", "--early-exit", "-1"],
+    ["predict", "FILE", "--input", "digits", "--time-steps", "4"],
 ])  # fmt: skip
 def test_mistakes_are_reported_in_one_line(words, finished, file, call):
     names = {"RUN": finished, "FILE": file}
     code, _, err = call(*(names.get(word, word) for word in words))
     assert code == 2
     assert err.count("\n") == 1
+    if words[-2] in ("--kernels", "--early-exit", "--time-steps"):
+        assert err.startswith(f"spikewire: {words[-2]}: ")
+
+
+def test_an_input_is_answered_with_the_nearest_data_set_and_the_shape_that_was_given(
+    file, call, tmp_path
+):
+    assert "did you mean 'digits'?" in call("predict", file, "--input", "DIGITS")[2]
+    np.save(tmp_path / "flat.npy", np.zeros((3, 64), "f4"))
+    assert "(3, 64) is not" in call("predict", file, "--input", str(tmp_path / "flat.npy"))[2]
+    said = call("predict", "zoo:braille-10", "--input", "digits")[2]
+    assert "images of [12]" in said
+    assert "--resize" not in said
 
 
 @pytest.mark.parametrize("words", [

@@ -76,6 +76,10 @@ def test_an_archive_that_is_none_or_holds_objects_is_one_line(tmp_path):
     refused(lambda: data.find(f"npz:{tmp_path / 'text.npz'}"), "is not a NumPy archive")
     np.savez(tmp_path / "object.npz", train_x=np.array([{}], dtype=object))
     refused(lambda: data.find(f"npz:{tmp_path / 'object.npz'}"), "is not a NumPy archive")
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    for name in ("text.npz", "one.npy"):  # not numpy's proposal to unpickle, or its own error
+        said = refused(lambda name=name: data.find(f"npz:{tmp_path / name}"))
+        assert said.endswith(f"{name} is not a NumPy archive (.npz)")
 
 
 # ------------------------------------------------------------------------------ folders

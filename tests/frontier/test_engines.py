@@ -291,7 +291,7 @@ def test_a_dry_run_lists_the_commands_of_what_is_missing(local, call, tmp_path):
     assert second[:4] == ["spikewire", "train", "--out", str(absent)]
     assert not absent.exists()
     assert call(*first[1:])[0] == call(*second[1:])[0] == 0
-    assert call(*words) == (0, "", "")
+    assert call(*words) == (0, "", f"spikewire: all 4 runs are finished in {folder}\n")
     for run in (stopped, absent):
         model = run / "model.safetensors"
         assert model.read_bytes() == (local / run.name / model.name).read_bytes()

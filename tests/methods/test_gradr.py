@@ -380,5 +380,5 @@ def test_an_optimizer_that_depends_on_signs_is_refused(name):
 def test_weight_decay_is_warned_of():
     layer = row(0.5, -0.2, 0.3, -0.4)
     optimizer = torch.optim.AdamW(layer.parameters())  # 0.01 by default
-    with pytest.warns(UserWarning, match="weight decay is on for weight"):
+    with pytest.warns(UserWarning, match="weight decay is on for weight; published"):
         GradR().attach(layer, optimizer, total_steps=1)

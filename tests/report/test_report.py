@@ -244,6 +244,12 @@ def test_interrupted_paper_runs_are_resumed(tmp_path, monkeypatch):
         (["report", "{runs}", "--format", "pdf"], "--format: unknown 'pdf'"),
         (["report", "{runs}", "--watch", "-1"], "--watch"),
         (["report", "{runs}", "--format", "md", "-o", "{tmp}/no/such/place"], "cannot be written"),
+        (
+            ["report", "{runs}", "-o", "{tmp}/page.pdf"],
+            "page.pdf' is not allowed",
+        ),
+        (["report", __file__], "is a file; name run directories"),
+        (["figures", "{runs}", "--out", __file__], "is a file, not a folder"),
         (["figures"], "RUN: is missing"),
         (["figures", "{runs}", "--width", "0.5"], "--width: 0.5 is not allowed"),
         (["figures", "{runs}", "--width", "wide"], "--width: 'wide' is not allowed"),
@@ -257,6 +263,13 @@ def test_mistakes_are_one_line(arguments, expected, trained, tmp_path, capsys):
     error = capsys.readouterr().err
     assert expected in error
     assert error.count("\n") == 1
+
+
+def test_the_name_of_a_page_decides_its_format(trained, tmp_path, capsys):
+    assert cli.main(["report", str(trained), "-o", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text("utf-8").startswith("# Runs")
+    assert cli.main(["report", str(trained), "-o", str(tmp_path / "page")]) == 0
+    assert (tmp_path / "page").read_text("utf-8").startswith("<!doctype html>")
 
 
 def test_watch_makes_a_page_that_reloads_itself(tmp_path):

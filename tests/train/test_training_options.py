@@ -313,7 +313,7 @@ def test_the_flag_trains_against_a_teacher(taught, tmp_path, capsys, monkeypatch
     capsys.readouterr()
     assert main([*words, "--out", "x", "--teacher", "nobody"]) == 2
     error = capsys.readouterr().err
-    assert error == "spikewire: --teacher: nobody: is not a run directory; it has no config.toml\n"
+    assert error == "spikewire: --teacher: nobody: does not exist\n"
     assert not (tmp_path / "x").exists()
 
 
@@ -408,7 +408,7 @@ def test_a_start_gives_its_weights_and_is_not_needed_again(taught, data, tmp_pat
     begun = prepare(config, data).model.state_dict()
     assert all(torch.equal(begun[name], weights[name]) for name in weights)
     gone = tiny(start=str(tmp_path / "gone"))
-    refused(lambda: prepare(gone, data), "start: ", "gone: is not a run directory")
+    refused(lambda: prepare(gone, data), "start: ", "gone: does not exist")
     prepare(gone, data, fresh=False)  # as a resume does
 
 

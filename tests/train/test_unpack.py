@@ -139,6 +139,6 @@ def test_what_cannot_be_started_from_is_one_line(field, tmp_path):
     for path, words in (
         ("zoo:digits-6", "did you mean 'digits-5'"),
         (str(tmp_path / "x"), "is not a complete packed file"),
-        (str(tmp_path / "none"), "is not a run directory"),
+        (str(tmp_path / "none"), "does not exist"),
     ):
         refused(lambda path=path: fit(settings(**{field: path})), field, words)

@@ -26,7 +26,9 @@ def data(arguments: Sequence[str]) -> None:
         print_table(("data set", "description", "state"), rows)
         print_line(f"data directory: {root}")
     elif given["words"][0] != "get":
-        raise unknown("data", given["words"][0], ["get"])
+        if (name := given["words"][0]) in datasets.DATASETS:
+            raise SpikewireError(f"data: unknown {name!r}; did you mean `data get {name}`?")
+        raise unknown("data", name, ["get"])
     elif len(given["words"]) != 2:
         raise SpikewireError("data get: takes one name, as in `spikewire data get mnist`")
     else:

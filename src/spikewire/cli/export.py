@@ -20,7 +20,7 @@ def export(arguments: Sequence[str]) -> None:
 
     given = make_export_parser().read(arguments)
     images, source = given.pop("check"), given.pop("run")
-    given["check_images"] = 0 if images == "0" else whole("--check", images)
+    given["check_images"] = whole("--check", images, 0)
     if not is_packed(source):
         with errors_name_flags(given):
             exported = export_run(source, **given)

@@ -15,7 +15,7 @@ from spikewire.config import (
     starting_preset,
 )
 from spikewire.errors import SpikewireError, check, not_sparsity, unknown
-from spikewire.fields import describe, show
+from spikewire.fields import convert, describe, parse, show
 
 HELP = {"-h", "--help"}
 MANY = 20  # flags that a one-line error does not list
@@ -43,7 +43,9 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 name, equals, value = word.partition("=")
                 raise self.no_flag(name, value if equals else "".join(rest[1:2]))
-            raise SpikewireError(f"{word}: not expected here; see {self.prog} --help")
+            split = any(part.endswith(",") for part in arguments)
+            hint = "a list has no spaces after its commas; " if split else ""
+            raise SpikewireError(f"{word}: not expected here; {hint}see {self.prog} --help")
         return vars(found)
 
     def no_flag(self, word: str, value: str) -> SpikewireError:
@@ -57,6 +59,8 @@ class Parser(argparse.ArgumentParser):
             return SpikewireError(
                 f"flag: unknown {word!r}; did you mean --unit {word[2:]} --targets {value or 'X'}?"
             )
+        if word == "--resume" and self.prog.endswith(" frontier"):
+            return SpikewireError(f"flag: unknown {word!r}; the same command again resumes")
         error = unknown("flag", word, self._option_string_actions)
         if len(self._option_string_actions) <= MANY:
             return error
@@ -135,14 +139,11 @@ def add_flag(group: Any, key: str, about: str, switch: bool) -> None:
 
 def number(name: str, text: str) -> float:
     """Return the text of a flag as a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise SpikewireError(f"{name}: {text!r} is not allowed; it must be a number") from None
+    return convert(name, parse(text, float), float)
 
 
-def whole(name: str, text: str) -> int:
-    """Return the text as a whole number of at least 1."""
-    valid = text.isdecimal() and len(text) < 19 and int(text) >= 1
-    check(valid, name, text, "a whole number, 1 or more")
+def whole(name: str, text: str, least: int = 1) -> int:
+    """Return the text as a whole number of at least `least`."""
+    valid = text.isdecimal() and len(text) < 19 and int(text) >= least
+    check(valid, name, text, f"a whole number, {least} or more")
     return int(text)

@@ -60,8 +60,11 @@ def frontier(arguments: Sequence[str]) -> None:
         collect = shlex.join(["spikewire", "frontier", *same])
         print(engine.script(missing(tasks.values()), collect), end="")
     elif dry:
-        for task in missing(tasks.values()):
+        todo = missing(tasks.values())
+        for task in todo:
             print(shlex.join(["spikewire", *task.command()]))
+        if not todo:
+            complain(f"all {len(tasks)} runs are finished in {out}")
     else:
         with resume_hint(tasks, out):
             if quiet:

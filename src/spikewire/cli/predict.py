@@ -29,15 +29,17 @@ def predict(arguments: Sequence[str]) -> None:
     threads, margin = whole("--threads", given["threads"]), given["early_exit"]
     batch = whole("--batch-size", given["batch_size"])
     early_exit = None if margin is None else number("--early-exit", margin)
+    check(early_exit is None or early_exit >= 0, "--early-exit", margin, "0 or more")
     options = {"threads": threads, "kernels": given["kernels"], "exact": given["exact"]}
     if given["model"].endswith(".nir"):
         steps = whole("--time-steps", given["time_steps"] or "8")
-        model = from_nir(given["model"], time_steps=steps, **options)
+        with errors_name_flags(given):
+            model = from_nir(given["model"], time_steps=steps, **options)
     else:
-        check(
-            given["time_steps"] is None, "--time-steps", given["time_steps"], "given for .nir only"
-        )
-        model = load(given["model"], **options)
+        stored = given["time_steps"] is None
+        check(stored, "--time-steps", given["time_steps"], "omitted: a packed file has its own")
+        with errors_name_flags(given):
+            model = load(given["model"], **options)
     torch.set_num_threads(threads)  # for stages that are computed by dense torch
     source, folder = given["input"], given["data_dir"]
     with errors_name_flags({"input": source}):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spikewire.cli.flags import Parser, number, whole
 from spikewire.cli.show import print_line
 from spikewire.config import resolve
-from spikewire.errors import SpikewireError, check, check_word, unknown
+from spikewire.errors import SpikewireError, check, check_word
 from spikewire.files import io_errors, make_folder
 from spikewire.text import percent
 
@@ -27,7 +27,7 @@ def report(arguments: Sequence[str]) -> None:
     parser = Parser("report", report.__doc__ or "")
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUNS_HELP)
     parser.add_argument("-o", "--out", metavar="FILE", help="file to write (report.html)")
-    parser.add_argument("--format", default="html", metavar="X", help="html or md (html)")
+    parser.add_argument("--format", metavar="X", help="html or md (that of FILE, else html)")
     parser.add_argument("--title", default="Runs", help="heading of the page")
     parser.add_argument("--unit", default="connectivity", metavar="X", help=UNIT_HELP)
     parser.add_argument(
@@ -36,9 +36,9 @@ def report(arguments: Sequence[str]) -> None:
     given = parser.read(arguments)
     from spikewire.report import FORMATS, write
 
-    if given["format"] not in FORMATS:
-        raise unknown("--format", given["format"], FORMATS)
     check_word("--unit", given["unit"], UNITS)
+    given["format"] = given["format"] or format_of(given["out"])
+    check_word("--format", given["format"], FORMATS)
     out = given["out"] or f"report.{given['format']}"
     seconds = whole("--watch", given["watch"]) if given["watch"] else 0
 
@@ -51,6 +51,14 @@ def report(arguments: Sequence[str]) -> None:
     while seconds:
         time.sleep(seconds)
         write_page()
+
+
+def format_of(out: str | None) -> str:
+    """Return the format that the name of a page stands for; a name without an ending is HTML."""
+    ending = Path(out or "").suffix.lower()
+    allowed = "a name that ends in .html or .md, or give --format; `spikewire figures` writes PDF"
+    check(ending in ("", ".html", ".htm", ".md"), "--out", out, allowed)
+    return "md" if ending == ".md" else "html"
 
 
 def figures(arguments: Sequence[str]) -> None:

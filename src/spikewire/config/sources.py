@@ -232,6 +232,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise SpikewireError(f"{path}: cannot be read: {error.strerror}") from None
+        inside = path / "config.toml"  # of a run
+        hint = f"; did you mean {inside}?" if inside.is_file() else ""
+        raise SpikewireError(f"{path}: cannot be read: {error.strerror}{hint}") from None
     except (ValueError, RecursionError) as error:  # malformed, wrong encoding, nested too deeply
         raise SpikewireError(f"{path}: is not TOML: {error}") from None

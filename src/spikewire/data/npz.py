@@ -5,6 +5,7 @@ where classes have names, ``classes``.
 """
 
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -21,6 +22,8 @@ def read(path: Path) -> Dataset:
     Raises:
         SpikewireError: If the file cannot be read, or arrays are missing or do not fit together.
     """
+    if path.is_file() and not is_zipfile(path):  # numpy would propose to unpickle it
+        raise SpikewireError(f"dataset: {path} is not a NumPy archive (.npz)")
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             found = ", ".join(file.files) or "none"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spikewire.errors import check
+from spikewire.errors import SpikewireError
 from spikewire.files import atomic_folder, atomic_write, io_errors, make_folder
 from spikewire.formats.network import Geometry, Network, Stage
 
@@ -50,7 +50,8 @@ def write(network: Network, folder: str | Path) -> int:
         >>> coo.write(trace_model(model), "connections")
     """
     folder = Path(folder)
-    check(not os.path.lexists(folder), "folder", str(folder), "a new one")
+    if os.path.lexists(folder):
+        raise SpikewireError(f"{folder}: exists; connection lists are written into a new folder")
     layers = []
     with io_errors(folder):
         if not folder.parent.is_dir():

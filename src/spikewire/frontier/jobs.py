@@ -8,6 +8,7 @@ from math import inf
 from spikewire.config import method_fields, settings
 from spikewire.data.reference import short_name
 from spikewire.errors import SpikewireError, check, check_word, unknown
+from spikewire.fields import percentage
 from spikewire.methods import METHODS
 from spikewire.pruning import UNITS
 
@@ -108,7 +109,8 @@ def check_targets(name: str, targets: Iterable[float], unit: str) -> None:
     """
     most = 1.0 if unit in ("connectivity", "synapses") else inf
     for target in targets:
-        check(0 < target <= most, name, target, "in (0, 1]" if most == 1 else "above 0")
+        allowed = f"in (0, 1]{percentage(target)}" if most == 1 else "above 0"
+        check(0 < target <= most, name, target, allowed)
 
 
 def _targets(method: str, targets: Sequence[float], unit: str) -> Sequence[float | None]:

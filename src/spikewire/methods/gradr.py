@@ -195,5 +195,5 @@ def refuse_sign_dependent(optimizer: Optimizer) -> None:
     if not same:
         raise SpikewireError(
             f"gradr: {kind.__name__} moves mirrored gradients differently, so moving s*theta is "
-            "not moving theta; use a sign-equivariant optimizer: SGD, Adam, AdamW or RMSprop"
+            "not moving theta; use SGD, Adam, AdamW or RMSprop, or another method"
         )

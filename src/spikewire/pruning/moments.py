@@ -79,8 +79,9 @@ def warn_of_weight_decay(method: str, layers: Sequence[Layer]) -> None:
     """Warn when weight decay is on for a method that was published without it."""
     names = [layer.name for layer in layers if layer.options.get("weight_decay")]
     if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         warnings.warn(
-            f"{method}: weight decay is on for {names[0]} and {len(names) - 1} more; "
+            f"{method}: weight decay is on for {names[0]}{more}; "
             "published without it (AdamW's default is 0.01), and it acts on present synapses only",
             stacklevel=6,
         )

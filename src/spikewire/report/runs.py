@@ -245,6 +245,8 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
         here = _directories(path, SEARCH_DEPTH)
         if not path.exists():
             raise SpikewireError(f"{path}: does not exist")
+        if path.is_file():
+            raise SpikewireError(f"{path}: is a file; name run directories, or folders of them")
         if not here:
             raise SpikewireError(
                 f"{path}: contains no run; make one with `spikewire train --out {path}/mine`"

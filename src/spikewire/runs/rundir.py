@@ -145,8 +145,14 @@ class RunDir:
             SpikewireError: If no run was started there.
         """
         run = cls(path)
+        if not run.path.is_dir():
+            what = "is a file, not a run directory" if run.path.exists() else "does not exist"
+            raise SpikewireError(f"{path}: {what}")
         if not run.started:
-            raise SpikewireError(f"{path}: is not a run directory; it has no {CONFIG}")
+            inside = sorted(str(found.parent) for found in run.path.glob(f"*/{CONFIG}"))
+            more = ", ..." if len(inside) > 3 else ""
+            hint = f"; it contains {', '.join(inside[:3])}{more}" if inside else ""
+            raise SpikewireError(f"{path}: is not a run directory; it has no {CONFIG}{hint}")
         return run
 
     @property

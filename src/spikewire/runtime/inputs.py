@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from spikewire import data as datasets
 from spikewire.data.normalise import normalise
-from spikewire.errors import SpikewireError, check
+from spikewire.errors import SpikewireError, check, nearest
 from spikewire.runtime.model import Runtime
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
@@ -52,12 +52,15 @@ def read_images(
     known = ", ".join(datasets.DATASETS)
     if path.suffix.lower() not in (".npy", *PICTURES):
         kinds = ", ".join((".npy", *PICTURES))
-        raise SpikewireError(f"input: {source!r} is neither {kinds} nor a data set ({known})")
+        meant = nearest(source, datasets.DATASETS)
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise SpikewireError(f"input: {source!r} is neither {kinds} nor a data set ({known}){hint}")
     shape = runtime.network.input_shape
     sizes = ", ".join(map(str, shape))
-    images = fit_shape(read_pixels(path, shape), shape)
+    pixels = read_pixels(path, shape)
+    images = fit_shape(pixels, shape)
     if is_over_time(images, runtime):
-        check(images.shape[2:] == shape, "input", tuple(images.shape), f"[batch, time, {sizes}]")
+        check(images.shape[2:] == shape, "input", pixels.shape, f"[batch, time, {sizes}]")
         check(images.numel() > 0, "input", source, "at least one sample")
         return images.float(), None
     if resize and len(images) > 0:
@@ -65,7 +68,7 @@ def read_images(
     elif path.suffix.lower() in PICTURES:
         images = fit_picture(images, shape, path)
     fits = images.shape[1:] == shape
-    check(fits, "input", tuple(images.shape), f"images of [{sizes}], or pass --resize")
+    check(fits, "input", pixels.shape, f"images of [{sizes}]{_resizable(shape)}")
     check(len(images) > 0, "input", source, "at least one image")
     return images.float() if images.is_floating_point() else runtime.normalise(images), None
 
@@ -83,9 +86,15 @@ def read_test_part(
         return frames.float(), data.test_labels
     images = resize_images(data.test_images, network.input_shape) if resize else data.test_images
     fits = images.shape[1:] == network.input_shape
-    check(fits, "input", name, f"a data set of images of [{sizes}], or pass --resize")
+    what = f"a data set of images of [{sizes}]{_resizable(network.input_shape)}"
+    check(fits, "input", name, what)
     constants = (network.mean, network.std) if network.mean else (data.mean, data.std)
     return normalise(images, *constants), data.test_labels
+
+
+def _resizable(shape: tuple[int, ...]) -> str:
+    """Return the way out of a wrong size, where inputs of this shape are images."""
+    return ", or pass --resize" if len(shape) == 3 else ""
 
 
 def is_over_time(images: Tensor, runtime: Runtime) -> bool:
