@@ -253,7 +253,7 @@ def percentage(value: Any) -> str:
         >>> percentage(5), percentage(0)
         (': 0.05 for 5%', '')
     """
-    is_number = isinstance(value, Real) and 1 < value <= 100
+    is_number = isinstance(value, int | float) and 1 < value <= 100
     return f": {float(value) / 100:g} for {value:g}%" if is_number else ""
 
 

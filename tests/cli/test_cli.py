@@ -1,11 +1,13 @@
 """The command line as a user meets it."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from io import StringIO
 
 import pytest
 
@@ -378,3 +380,12 @@ def test_help_and_a_wrong_flag_do_not_import_dynamo():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 20, done.stderr
     assert "did you mean '--epochs'" in done.stderr
+
+
+def test_what_a_library_logs_has_the_name_of_the_program(monkeypatch):
+    """Where no handler is set, as at a shell: `no compiled kernels: ...`."""
+    heard = logging.StreamHandler(StringIO())
+    monkeypatch.setattr(logging, "lastResort", heard)
+    assert main(["--version"]) == 0
+    heard.handle(logging.makeLogRecord({"msg": "no compiled kernels"}))
+    assert heard.stream.getvalue() == "spikewire: warning: no compiled kernels\n"

@@ -15,11 +15,13 @@ from spikewire.errors import SpikewireError
 from spikewire.report import DARK, FIGURES, LIGHT, find, plot_all, plot_paper, render
 from spikewire.report.channels import plot_channels
 from spikewire.report.headlines import cards
+from spikewire.report.internals import plot_parameters
 from spikewire.report.marks import number_runs
 from spikewire.report.paper import PAPER
 from spikewire.report.plot import inline_svg
 from spikewire.report.published import PUBLISHED, marker_of
 from spikewire.report.style import style_of
+from spikewire.runs.rundir import RunDir
 
 torch.set_num_threads(1)
 MLP_FIGURES = [figure for figure in FIGURES if figure is not plot_channels]
@@ -258,3 +260,14 @@ def test_published_points_name_whose_code_made_them():
     assert mnist["STDP (Shi et al.)"] == [(30.0, 75.0)]
     assert all("Deep R (Chen et al.'s code)" in points for points in (mnist, cifar10))
     assert all("Deep R" not in points for points in (mnist, cifar10))
+
+
+def test_parameters_that_do_not_fill_the_last_row_leave_no_empty_axes(runs):
+    run = RunDir(runs / "dense")
+    weights, masks = run.load_model()
+    run.save_model({**weights, "fc3.weight": torch.rand(9), "fc4.weight": torch.rand(9)}, masks)
+    figure = Figure()
+    plot = plot_parameters(find([run.path]))
+    assert plot is not None
+    plot.draw(figure, LIGHT)
+    assert [axes.axison for axes in figure.axes] == [True] * 4 + [False] * 2

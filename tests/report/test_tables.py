@@ -15,6 +15,7 @@ from spikewire.report.headlines import best, cards, sparsest
 from spikewire.report.runs import usable
 from spikewire.report.table import COLUMNS, MEANS, format_value
 from spikewire.report.training import plot_training
+from spikewire.runs.rows import OPERATIONS
 from spikewire.text import size
 
 
@@ -199,6 +200,25 @@ def test_the_headline_of_operations_compares_with_the_dense_run_if_there_is_one(
     *_, operations, _ = cards(find([runs / "dense", runs / "deepr"]))
     assert operations[0] == "operations per image of deepr 30%"
     assert operations[2] == f"{used['synops'] + used['macs']:,.0f} in the dense network"
+
+
+def test_operations_that_could_not_be_counted_are_not_shown_as_zero(runs):
+    """Layers of a Boltzmann machine are never called: even its dense network counts 0."""
+    for name in ("dense", "deepr"):
+        metrics = runs / name / "metrics.jsonl"
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        for row in rows:
+            if "measured" in row:
+                row["measured"] |= dict.fromkeys(OPERATIONS, 0.0)
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = load(runs / "deepr")
+    shown = cells(COLUMNS, run)
+    assert [shown[name] for name in ("SynOps", "MACs", "energy, nJ")] == ["–"] * 3
+    assert shown["size, kB"] != "–"
+    assert run.in_unit("synops") is None
+    assert [card[0] for card in cards(find([runs / "dense", runs / "deepr"]))][2:] == [
+        "packed file of dense"
+    ]
 
 
 def test_the_pareto_front_has_what_no_other_point_beats():

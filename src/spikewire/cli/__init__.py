@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 training failed, 2 bad input, 3 the run to resume has alre
 is quick.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -74,6 +75,8 @@ def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] = lam
     for stream in (sys.stdout, sys.stderr):  # a path may hold bytes that are no text
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if logging.lastResort:  # what a library logs where the process has no handlers
+        logging.lastResort.setFormatter(logging.Formatter("spikewire: warning: %(message)s"))
     os.environ.pop("MPLBACKEND", None)  # figures need no backend, and a wrong one is an error
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")

@@ -95,7 +95,13 @@ def _cost_cards(group: Group, runs: Sequence[Run]) -> list[Card]:
     def mean(of: Group, *keys: str) -> float:
         return of.mean(lambda run: sum(run.measured[key] for key in keys)) or 0.0
 
-    dense = repetitions([run for run in dense_twins(group.first, runs) if run.measured])
+    packed = size(round(group.mean(lambda run: run.in_unit("bytes")) or 0.0))
+    unpacked = f"{size(round(mean(group, 'bytes_dense')))} of unpacked parameters, with all weights"
+    file = (f"packed file of {group.label}", packed, unpacked)
+    if not all("synops" in run.measured for run in group.runs):
+        return [file]
+    counted = [run for run in dense_twins(group.first, runs) if "synops" in run.measured]
+    dense = repetitions(counted)
     twins = tuple(run for found in dense for run in found.runs)
     compared = (
         f"{mean(Group(twins), 'synops', 'macs'):,.0f} in the dense network"
@@ -103,9 +109,4 @@ def _cost_cards(group: Group, runs: Sequence[Run]) -> list[Card]:
         else f"{mean(group, 'dense'):,.0f} with all weights and all inputs active"
     )
     used = f"{mean(group, 'synops', 'macs'):,.0f}"
-    packed = size(round(group.mean(lambda run: run.in_unit("bytes")) or 0.0))
-    unpacked = f"{size(round(mean(group, 'bytes_dense')))} of unpacked parameters, with all weights"
-    return [
-        (f"operations per image of {group.label}", used, compared),
-        (f"packed file of {group.label}", packed, unpacked),
-    ]
+    return [(f"operations per image of {group.label}", used, compared), file]

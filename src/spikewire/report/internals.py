@@ -237,13 +237,13 @@ def plot_parameters(runs: Sequence[Run]) -> Plot | None:
     rows = -(-len(shown) // columns)
 
     def draw(figure: Figure, theme: Theme) -> None:
-        panels = figure.subplots(rows, columns, squeeze=False).flat
+        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, (name, values) in zip(panels, shown.items(), strict=False):
             bars = axes.hist(values, PARAMETER_BINS, color=_colour(run), density=True)[2]
             set_mark(bars, f"{identify([run])}\n{name}: {values.size:,} values", [run])
             axes.set_yticks([])
             set_left_title(axes, name)
-        for axes in list(panels)[len(shown) :]:
+        for axes in panels[len(shown) :]:
             axes.set_axis_off()
 
     data = [_parameter_data(name, values) for name, values in shown.items()]

@@ -13,7 +13,7 @@ from spikewire.config import Config, settings
 from spikewire.errors import SpikewireError
 from spikewire.runs.environment import read_environment
 from spikewire.runs.names import CONFIG, ENV, METRICS, MODEL, SNAPSHOTS, TRACES
-from spikewire.runs.rows import check_rows, in_unit, problem_of
+from spikewire.runs.rows import check_rows, in_unit, measured_in, problem_of
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.snapshots import Snapshots
 from spikewire.runs.traces import Traces
@@ -86,7 +86,7 @@ class Run:
 
         A finished run is measured at its last epoch.
         """
-        return self.last.get("measured") or {}
+        return measured_in(self.last)
 
     @property
     def complete(self) -> bool:

@@ -11,7 +11,23 @@ NAME_LENGTH = 200
 FRACTIONS = ("accuracy", "connectivity")
 COUNTS = ("present", "total", "pruned", "regrown")  # of a layer
 COSTS = ("synops", "macs", "dense", "compute_pj", "memory_pj", "bytes_dense", "bytes_packed")
+OPERATIONS = ("synops", "macs", "unpruned", "dense", "compute_pj", "memory_pj")
 FILE = "bytes_file"  # a cost too, which rows of earlier versions do not have
+
+
+def measured_in(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was measured at an epoch; without operations where none could be counted.
+
+    A network whose layers are never called, such as a Boltzmann machine that uses the weights of
+    its layer directly, has no operations even with all weights and inputs: they are not known.
+
+    Args:
+        row: The metrics of one epoch.
+    """
+    found = row.get("measured") or {}
+    if found.get("dense") == 0:
+        return {key: value for key, value in found.items() if key not in OPERATIONS}
+    return dict(found)
 
 
 def in_unit(row: Mapping[str, Any], unit: str) -> float | None:
@@ -24,7 +40,7 @@ def in_unit(row: Mapping[str, Any], unit: str) -> float | None:
     """
     if unit == "connectivity":
         return row["connectivity"]
-    measured = row.get("measured") or {}
+    measured = measured_in(row)
     if unit == "bytes":
         return measured.get(FILE, measured.get("bytes_packed"))
     return measured.get(unit)
