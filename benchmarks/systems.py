@@ -62,7 +62,9 @@ PULLED = "--preset cifar10-admm --start {dense} --epochs 20 --begin 0 --harden 0
 MAGNITUDE = "--method magnitude --begin 0.3 --ramp 0.9"
 BUDGET = "--method budget --ramp 0.9 --every 64 --per-neuron true"
 LSNN = {
-    "lsnn-dense": Row("--preset seqmnist-lsnn --method dense --lr 3e-3 --epochs 70", "93.70 (Bellec)"),
+    "lsnn-dense": Row(
+        "--preset seqmnist-lsnn --method dense --lr 3e-3 --epochs 70", "93.70 (Bellec)"
+    ),
     "lsnn-12-deepr": Row(
         "--preset seqmnist-lsnn --method deepr --connectivity 0.12", "96.40 @ 12 % (Bellec)"
     ),
