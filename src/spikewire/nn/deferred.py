@@ -2,7 +2,7 @@
 
 A `Deferred` stands for BatchNorm of x, then perhaps the sum with a shortcut, then perhaps neurons.
 Neurons that get it run everything as one kernel (`spikewire.nn.fused_modules`). Any other use of it
-runs the layers one after another, once, and goes on with the values.
+runs the layers one after another, once, and uses the values.
 """
 
 import copy
