@@ -17,7 +17,7 @@ from spikewire.nn.neurons import IF, LIF
 from spikewire.nn.recurrent import Recurrent
 from spikewire.nn.sequence import Residual
 from spikewire.pruning import synops
-from spikewire.pruning.filesize import file_bytes, position_bytes
+from spikewire.pruning.costs.filesize import file_bytes, position_bytes
 
 
 def small(input_shape=(2, 8, 8)):

@@ -8,6 +8,7 @@ from spikewire.errors import SpikewireError, TrainingFailed, check
 from spikewire.fields import document, setting
 from spikewire.nn.names import named_state
 from spikewire.pruning.allocation import ALLOCATIONS, allocate, largest_weights
+from spikewire.pruning.costs.uses import UseCounter
 from spikewire.pruning.first import INITIAL, first_masks
 from spikewire.pruning.layers import Layer, Targets, prunable
 from spikewire.pruning.layerwise import begin_layers_, refill_layers
@@ -29,7 +30,6 @@ from spikewire.pruning.selection import (
 from spikewire.pruning.trains import Correlation, SpikeTrains, correlation
 from spikewire.pruning.units import Counted, Priced
 from spikewire.pruning.updates import drag_, rectify
-from spikewire.pruning.uses import UseCounter
 from spikewire.pruning.warn import warn_caller
 from spikewire.schedules import cubic
 

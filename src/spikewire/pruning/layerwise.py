@@ -12,9 +12,9 @@ from torch import Tensor
 
 from spikewire.errors import SpikewireError
 from spikewire.pruning.allocation import divide
+from spikewire.pruning.costs.meter import Meter
 from spikewire.pruning.first import first_masks
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import Meter
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import target_count, top_k_mask
 from spikewire.pruning.spending import cost_of, dense_cost, masks_within

@@ -19,14 +19,14 @@ from spikewire.pruning.checks import (
     unwrap_optimizer,
     warn_if_missed,
 )
+from spikewire.pruning.costs.meter import Meter
+from spikewire.pruning.costs.uses import UseCounter
 from spikewire.pruning.editing import keep_edits
 from spikewire.pruning.layers import Layer, Targets, find_layers, managed
-from spikewire.pruning.meter import Meter
 from spikewire.pruning.skipped import warn_of_skipped
 from spikewire.pruning.statistics import MaskCounter
 from spikewire.pruning.steps import Steps
 from spikewire.pruning.targets import shared_target, total_target
-from spikewire.pruning.uses import UseCounter
 
 if TYPE_CHECKING:
     from spikewire.pruning.method import Method

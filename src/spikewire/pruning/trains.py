@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from spikewire.nn.synapses import SYNAPTIC
+from spikewire.pruning.costs.meter import Meter
 from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import Meter
 from spikewire.pruning.neurons import Flow, Neurons
 from spikewire.pruning.ranks import sum_over_ranks
 

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from spikewire.fields import setting
-from spikewire.pruning.filesize import Bytes
+from spikewire.pruning.costs.filesize import Bytes
+from spikewire.pruning.costs.meter import Meter
+from spikewire.pruning.costs.synapses import Synapses
+from spikewire.pruning.costs.synops import SynOps
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import Meter
 from spikewire.pruning.method import UNITS, Method
 from spikewire.pruning.pruner import Pruner
 from spikewire.pruning.selection import select_masks, target_count, top_k_mask
 from spikewire.pruning.spending import cost_of, dense_cost, masks_within
-from spikewire.pruning.synapses import Synapses
-from spikewire.pruning.synops import SynOps
 
 METERS: dict[str, type[Meter]] = {"synapses": Synapses, "synops": SynOps, "bytes": Bytes}
 LEAST_PRICE = 1e-3  # of the mean cost of a weight: what is free is not infinitely attractive

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spikewire.distributed import Ranks
 from spikewire.nn.layers import Spiking
-from spikewire.pruning.meter import Meter
+from spikewire.pruning.costs.meter import Meter
 
 WARMUP_RUNS = 3  # in which kernels are compiled and cuDNN tries its algorithms
 

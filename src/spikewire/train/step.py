@@ -28,7 +28,7 @@ from spikewire.nn.losses import LOSSES, logits
 from spikewire.nn.penalty import rate_penalty
 from spikewire.plasticity import Plastic
 from spikewire.pruning import Pruner
-from spikewire.pruning.synops import SynOps
+from spikewire.pruning.costs.synops import SynOps
 from spikewire.schedules import RATES
 from spikewire.train import distillation
 from spikewire.train.averaging import WeightAverage

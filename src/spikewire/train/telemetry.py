@@ -18,7 +18,7 @@ from spikewire.metrics import Measurement, measure
 from spikewire.nn.layers import Spiking
 from spikewire.nn.names import unwrap
 from spikewire.pruning import Pruner
-from spikewire.pruning.filesize import file_bytes
+from spikewire.pruning.costs.filesize import file_bytes
 from spikewire.runs.rundir import RunDir
 from spikewire.runs.snapshots import MOST, Snapshots, even_indices
 from spikewire.runs.traces import BINS, RATE_BINS, Traces

@@ -19,8 +19,8 @@ from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd, _MaxPoolNd
 from spikewire.errors import check
 from spikewire.nn.names import named_modules, named_parameters, unwrap
 from spikewire.nn.synapses import NORMS, SYNAPTIC, is_spiking
+from spikewire.pruning.costs.meter import Meter
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import Meter
 from spikewire.pruning.owners import sharing_modules
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from spikewire.errors import SpikewireError
 from spikewire.nn.names import unwrap
-from spikewire.pruning.costs import uses_per_weight
+from spikewire.pruning.costs.positions import uses_per_weight
+from spikewire.pruning.costs.uses import OnePass
 from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.owners import unpruned_layers
 from spikewire.pruning.selection import target_count
 from spikewire.pruning.spending import cost_of, dense_cost
-from spikewire.pruning.uses import OnePass
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from spikewire.nn.adaptive import AdaptiveRecurrent
 from spikewire.nn.names import unwrap
 from spikewire.nn.recurrent import Recurrent
-from spikewire.pruning.costs import uses_per_weight
+from spikewire.pruning.costs.meter import Meter
+from spikewire.pruning.costs.passes import Passes, in_backward, remove_copied_pass_hooks
+from spikewire.pruning.costs.positions import uses_per_weight
+from spikewire.pruning.costs.spacing import evenly_spaced
 from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import Meter
 from spikewire.pruning.owners import unpruned_layers
-from spikewire.pruning.passes import Passes, in_backward, remove_copied_pass_hooks
 from spikewire.pruning.ranks import sum_over_ranks
-from spikewire.pruning.spacing import evenly_spaced
 from spikewire.pruning.spending import cost_of
 from spikewire.pruning.warn import warn_caller
 

@@ -10,10 +10,10 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from spikewire.nn.calls import Calls
 from spikewire.nn.synapses import is_spiking
+from spikewire.pruning.costs.meter import Meter
+from spikewire.pruning.costs.passes import in_backward
 from spikewire.pruning.hooks import ForwardHooks, ModelHook, Named
 from spikewire.pruning.layers import Layer
-from spikewire.pruning.meter import Meter
-from spikewire.pruning.passes import in_backward
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from spikewire.nn.models import build
+from spikewire.pruning.costs.uses import UseCounter
 from spikewire.pruning.layers import find_layers
-from spikewire.pruning.uses import UseCounter
 
 
 def counted(model, *shape):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from spikewire.pruning.costs import uses_per_weight
+from spikewire.pruning.costs.positions import uses_per_weight
 
 LAYERS = {
     "linear": (nn.Linear(5, 3, bias=False), (5,)),
