@@ -813,6 +813,44 @@ def test_operations_settle_beside_a_frozen_layer_whose_use_follows_the_masks(par
     assert measure(net, x, pruner.finish(), synapses=False).synops == pytest.approx(target, rel=0.1)
 
 
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.5, 3.0])
+def test_operations_settle_where_firing_follows_the_masks(power):
+    """Masks of a fraction f of the cost make ``1000 f^(1 + power)`` operations, seen afterwards."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    pruner = Budget(synops=100.0).attach(model, optimizer, total_steps=100)
+    fraction, operations = 1.0, []
+    for pruner.step in range(1, 41):
+        dense = torch.tensor(1000.0 * fraction**power, dtype=torch.float64)
+        fraction = float(pruner.uses.fraction(100.0, dense))
+        assert fraction == float(pruner.uses.fraction(100.0, dense)), "one move per step"
+        operations.append(1000 * fraction ** (1 + power))
+    assert operations[-10:] == pytest.approx([100.0] * 10, rel=0.02)
+
+
+def test_operations_of_a_deep_network_settle_where_the_threshold_takes_from_all_weights():
+    """If every selection met the target by the counts of now, masks would alternate."""
+    torch.manual_seed(0)
+    layers: dict[str, nn.Module] = {}
+    for i, (inputs, outputs) in enumerate([(30, 60), *[(60, 60)] * 6, (60, 5)]):
+        layers |= {f"fc{i}": nn.Linear(inputs, outputs, bias=False), f"if{i}": IF(0.5)}
+        layers[f"fc{i}"].weight.data *= 2
+    net = Spiking(layers, time_steps=4, input_shape=(30,))
+    x = torch.rand(64, 30)
+    target = 0.3 * measure(net, x, synapses=False).synops
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    pruner = STDS(synops=target).attach(net, optimizer, total_steps=150)
+    found = []
+    for step in range(150):
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+        if step >= 120 and step % 8 == 7:
+            found.append(measure(net, x, pruner.masks(), synapses=False).synops)
+    found.append(measure(net, x, pruner.finish(), synapses=False).synops)
+    assert found == pytest.approx([target] * len(found), rel=0.02)
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo
 def test_a_model_compiled_and_run_before_attach_is_named_as_the_cause_of_a_missed_target():
     model = small()

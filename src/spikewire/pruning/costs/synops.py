@@ -28,7 +28,9 @@ FRAMES = 256  # frames of a layer's input that are counted per step, evenly spac
 COUNTED = 256  # steps of a run in which spikes are counted, at least
 SELDOM = 16  # steps between two of them, at most
 SILENT = 1e-3  # uses of weights per image: no spike in about a thousand images
-APPROACH = 0.1  # part of the way to a new fraction that one selection takes
+LESS, MORE = 0.5, 1.2  # factors of the part of a move that is taken: after a turn, without one
+LEAST_PART = 0.1  # of a move
+CLOSE = 0.02  # a move by a smaller part of the fraction is noise
 MOST = 64  # spikes that shortcuts may add to one number
 RECURRENT = (Recurrent, AdaptiveRecurrent)
 PARTS = 20  # of a run: the running mean reaches back about one of them
@@ -66,6 +68,7 @@ class SynOps(Meter):
         model: Any = unwrap(pruner.model)
         self.sum_over_ranks: Callable[[Tensor], Tensor] = sum_over_ranks
         self.called = False
+        self.selected = -1  # the step of the last selection
         self.model, self.time_steps = model, getattr(model, "time_steps", None)
         for layer in pruner.layers:
             shape = _input_shape(self.modules[layer.name])
@@ -81,8 +84,8 @@ class SynOps(Meter):
         self.parts = dict(zip(modules, self._split(self.pending), strict=True))
         self.after_rest = {m.synapses for m in model.modules() if isinstance(m, RECURRENT)}
         pruner.memory["activity"] = torch.zeros_like(self.pending)
-        if self.others:
-            pruner.memory["fraction"] = self.pending.new_full((), -1.0)  # none was selected yet
+        # the fraction that was last selected, its last move, and the part of it that was taken
+        pruner.memory["approach"] = self.pending.new_tensor([-1.0, 0.0, 1.0])
         self.passes = Passes(
             model, modules, lambda: self.counting, self.add_images, capturable=self.capturable
         )
@@ -178,16 +181,23 @@ class SynOps(Meter):
     def fraction(self, target: float, dense: Tensor) -> Tensor:
         """Return the target as a fraction of the operations of the pruned layers, if dense.
 
-        Layers that are not pruned are paid first. How often they are used follows the masks of the
-        others, with a delay, so that the fraction approaches its value instead of taking it: masks
-        would alternate between too many and too few.
+        Layers that are not pruned are paid first. How often a layer is used follows the masks of
+        those before it, with a delay: masks that meet the target by the counts of now make fewer
+        spikes, or more, and could alternate between too many and too few. The fraction is therefore
+        approached: where it turns back by more than 2 %, half as large a part of the move is taken
+        as the last time, and a fifth more where it keeps its direction; at first, the whole move.
         """
-        found = ((target - self.fixed()) / dense.clamp(min=1e-9)).clamp(0.0, 1.0)
-        if not self.others:
-            return found
-        last = self.pruner.memory["fraction"]
-        last.copy_(torch.where(last < 0, found, torch.lerp(last, found, APPROACH)))
-        return last.clone()
+        if self.pruner.step != self.selected:
+            self.selected = self.pruner.step
+            found = ((target - self.fixed()) / dense.clamp(min=1e-9)).clamp(0.0, 1.0)
+            last, moved, part = self.pruner.memory["approach"]
+            move = torch.where(last < 0, 0.0, found - last)
+            scale = torch.where(move * moved < 0, LESS, MORE)
+            scale = torch.where(move.abs() < CLOSE * last, 1.0, scale)
+            part = (part * scale).clamp(LEAST_PART, 1.0)
+            now = torch.where(last < 0, found, last + part * move)
+            self.pruner.memory["approach"].copy_(torch.stack([now, move, part]))
+        return self.pruner.memory["approach"][0].clone()
 
     def actual(self, masks: Mapping[str, Tensor]) -> float | None:
         """Return the operations per image by the newest counts; None where no image was seen."""
