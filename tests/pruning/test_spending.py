@@ -152,6 +152,40 @@ def test_costs_that_are_no_whole_numbers_end_at_the_first_that_does_not_fit(prob
     assert [mask.flatten().tolist() for mask in masks] == expected
 
 
+def spend_single(scores, costs, budget, floors, number, in_order):
+    """As `spend_in_order`, then one weight after the other: the best of the dearest that fit."""
+    masks = spend_in_order(scores, costs, budget, floors)
+    places = [(i, j) for i, layer in enumerate(scores) for j in range(len(layer))]
+    for _ in range(number):
+        spent = sum(costs[i][j] for i, j in places if masks[i][j])
+        room = max(budget, spent) - spent
+        if 1000 * room <= max(budget, spent):
+            break
+        absent = [(i, j) for i, j in places if not masks[i][j]]
+        if in_order:
+            best = {i: max(scores[k][j] for k, j in absent if k == i) for i, _ in absent}
+            absent = [(i, j) for i, j in absent if scores[i][j] == best[i]]
+        fits = [(i, j) for i, j in absent if costs[i][j] <= room]
+        dear = [(i, j) for i, j in fits if 2 * costs[i][j] >= max(costs[k][n] for k, n in fits)]
+        if not dear:
+            break
+        i, j = max(dear, key=lambda p: scores[p[0]][p[1]])  # the first of equal ones
+        masks[i][j] = True
+    return masks
+
+
+@quick
+@given(problem=problems(), number=st.integers(1, 5), in_order=st.booleans())
+def test_what_is_left_buys_single_weights(problem, number, in_order):
+    scores, costs, budget, floors = problem
+    tensors, prices = as_tensors(scores, costs)
+    room = torch.tensor(budget / 8, dtype=torch.float64)  # exact in binary
+    prices = [price.double() / 8 for price in prices]
+    masks = masks_within(tensors, prices, room, floors, in_order=in_order, single=number)
+    expected = spend_single(scores, costs, budget, floors, number, in_order)
+    assert [mask.flatten().tolist() for mask in masks] == expected
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_budget_of_all_weights_pays_for_all_of_them(seed):
     """Sums of costs that are no binary fractions are rounded, by the sum of another order too."""

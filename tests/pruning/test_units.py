@@ -813,6 +813,13 @@ def test_operations_settle_beside_a_frozen_layer_whose_use_follows_the_masks(par
     assert measure(net, x, pruner.finish(), synapses=False).synops == pytest.approx(target, rel=0.1)
 
 
+@pytest.mark.parametrize("target", [400, 200, 100])
+def test_a_target_of_few_weights_is_met_by_the_counts_of_now(target):
+    """A weight of a convolution may cost a tenth of it: what is left buys cheaper weights."""
+    _, pruner, _ = fit_digits(Budget(synops=target, every=1000, ramp=1.0), 1)  # selects once
+    assert pruner.uses.actual(pruner.masks()) == pytest.approx(target, rel=2e-3)
+
+
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.5, 3.0])
 def test_operations_settle_where_firing_follows_the_masks(power):
     """Masks of a fraction f of the cost make ``1000 f^(1 + power)`` operations, seen afterwards."""

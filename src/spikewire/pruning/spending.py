@@ -14,6 +14,7 @@ from spikewire.pruning.integrity import bit_view
 from spikewire.pruning.selection import highest_key, ordered, top_k_parts
 
 ONE = 2**20  # costs that are no whole numbers are counted in units of 1 / ONE
+LEFT = 1000  # of a budget a part below one of so many is not spent on single weights
 
 Groups = Mapping[int, Tensor]  # by cost: the indices of the weights of one output that have it
 
@@ -39,13 +40,14 @@ def masks_within(
     floors: Sequence[int | Tensor],
     groups: Sequence[Groups] = (),
     in_order: bool = False,
+    single: int = 0,
 ) -> list[Tensor]:
     """Return the masks of the highest scores over all layers that the budget pays for.
 
     The masks have all scores above the highest level at which scores cost more than the budget.
     What is left buys the highest absent scores: with `groups` of each cost in turn, from the most
     expensive to the cheapest, so that in the end no absent weight fits; without, of those equal to
-    the level, layer by layer.
+    the level, layer by layer, and then `single` weights at most.
 
     Args:
         scores: one tensor per layer.
@@ -56,7 +58,8 @@ def masks_within(
         groups: for each layer its weights by their cost, where costs are whole numbers: the
             positions in the last dimensions of the layer, flattened from the third on.
         in_order: whether a layer must keep its highest scores, whatever they cost: what is left
-            then buys only in layers whose weights all cost the same.
+            then buys only in layers whose weights all cost the same, or the next of a layer.
+        single: how many single weights what is left buys at most, where there are no `groups`.
 
     Returns:
         One bool mask per layer.
@@ -73,7 +76,8 @@ def masks_within(
     room = torch.maximum(budget.to(total.dtype), total)
     if groups:
         return _buy_by_cost(_shaped(flat, shapes), groups, room, in_order)
-    return _buy_in_order(flat, shapes, costs, room)
+    masks = _buy_in_order(flat, shapes, costs, room)
+    return _buy_single_(masks, _shaped(flat, shapes), costs, room, single, in_order)
 
 
 def _shaped(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
@@ -209,6 +213,39 @@ def _buy_in_order(
         tied = _first_within(equal, cost, room)
         room = room - cost_of(tied, cost)
         mask |= tied
+    return masks
+
+
+def _buy_single_(
+    masks: list[Tensor],
+    scores: Sequence[Tensor],
+    costs: Sequence[Tensor],
+    budget: Tensor,
+    number: int,
+    in_order: bool,
+) -> list[Tensor]:
+    """Add single weights to masks that leave more than a thousandth of the budget.
+
+    Each is the highest absent score of all that fit and cost at least half as much as the most
+    expensive one that fits.
+    """
+    for _ in range(number):
+        room = budget - _total(masks, costs)
+        room = torch.where(room * LEFT > budget, room, 0)
+        if not room.is_cuda and not room:
+            break
+        fits = [~mask & (c > 0) & (c <= room) for mask, c in zip(masks, costs, strict=True)]
+        if in_order:
+            absent = [torch.where(m, -torch.inf, s) for m, s in zip(masks, scores, strict=True)]
+            fits = [fit & (score == score.amax()) for fit, score in zip(fits, absent, strict=True)]
+        pairs = [*zip(fits, costs, strict=True)]
+        most = torch.stack([torch.where(fit, cost, 0).amax() for fit, cost in pairs]).amax()
+        dear = [fit & (2 * cost >= most) for fit, cost in pairs]
+        flat = [torch.where(d, s, -torch.inf).flatten() for d, s in zip(dear, scores, strict=True)]
+        every = torch.cat(flat)
+        best = torch.zeros_like(every, dtype=torch.bool).scatter_(0, every.argmax(0, True), True)
+        for mask, d, one in zip(masks, dear, _shaped(best, [x.shape for x in masks]), strict=True):
+            mask |= d & one  # nothing where none fits
     return masks
 
 

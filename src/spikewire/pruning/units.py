@@ -31,6 +31,7 @@ from spikewire.pruning.selection import select_masks, target_count, top_k_mask
 from spikewire.pruning.spending import cost_of, dense_cost, masks_within
 
 METERS: dict[str, type[Meter]] = {"synapses": Synapses, "synops": SynOps, "bytes": Bytes}
+SINGLE = 8  # weights that are bought one by one with what a threshold leaves of a target
 LEAST_PRICE = 1e-3  # of the mean cost of a weight: what is free is not infinitely attractive
 
 Schedule = Callable[[Any], Any]  # of a fraction: a float, or a 0-d tensor where a GPU computed it
@@ -165,6 +166,7 @@ class _Competition:
                 [self._least(fraction, scores[i].numel()) for i in group],
                 meter.groups([layers[i] for i in group]),
                 self.in_order,
+                single=SINGLE,
             )
             found.update(zip(group, chosen, strict=True))
         return [found[i] for i in range(len(layers))]
