@@ -126,7 +126,7 @@ def test_a_flag_is_passed_to_the_methods_that_accept_it():
         (["--sparsity", "0.9"], ["--sparsity: unknown; did you mean --connectivity 0.1?"]),
         (["--method", "deepr"], ["flag: unknown '--method'", "did you mean '--methods'"]),
         (["--epochs", "0"], ["--epochs: 0 is not allowed"]),
-        (["--out", "file/x"], ["file/x: cannot be written: Not a directory"]),
+        (["--out", "file/x"], ["file: is a file, not a folder"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(call, tmp_path, monkeypatch, words, parts):

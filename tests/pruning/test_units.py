@@ -16,7 +16,7 @@ from spikewire.nn.layers import Dropout, Spiking, conv, linear
 from spikewire.nn.neurons import IF, LIF
 from spikewire.nn.recurrent import Recurrent
 from spikewire.nn.sequence import Residual
-from spikewire.pruning import synops
+from spikewire.pruning.costs import synops
 from spikewire.pruning.costs.filesize import file_bytes, position_bytes
 
 

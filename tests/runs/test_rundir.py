@@ -125,7 +125,10 @@ def test_a_run_without_its_config_is_refused_and_not_changed(tmp_path, config, f
 def test_a_path_that_cannot_be_written_is_refused(tmp_path, config):
     (tmp_path / "file").write_text("")
     refused(lambda: RunDir.create(tmp_path / "file", config, CPU), "is a file")
-    refused(lambda: RunDir.create(tmp_path / "file" / "run", config, CPU), "cannot be written")
+    refused(
+        lambda: RunDir.create(tmp_path / "file" / "run", config, CPU),
+        "file: is a file, not a folder",
+    )
     refused(lambda: RunDir.create("/proc/none/run", config, CPU), "/proc/none/run")
     assert os.listdir(tmp_path) == ["file"]
 

@@ -155,7 +155,7 @@ def test_a_finished_run_and_a_missing_run_are_refused(tmp_path, data):
     fit(config, tmp_path / "run", data=data)
     with pytest.raises(SpikewireError, match="has already finished; there is nothing to resume"):
         fit(config, tmp_path / "run", data=data, resume=True)
-    with pytest.raises(SpikewireError, match="not a run directory"):
+    with pytest.raises(SpikewireError, match="nothing: does not exist"):
         fit(config, tmp_path / "nothing", data=data, resume=True)
     with pytest.raises(SpikewireError, match="resume"):
         fit(config, data=data, resume=True)
