@@ -75,8 +75,16 @@ LSNN = {
     "lsnn-12-budget": Row(
         "--preset seqmnist-lsnn --method budget --connectivity 0.12 --lr 5e-3 --epochs 70"
     ),
+    "lsnn-12-budget-plain": Row(
+        "--preset seqmnist-lsnn --method budget --connectivity 0.12 --lr 5e-3 --epochs 70 "
+        "--rescale false"
+    ),
     "lsnn-3-budget": Row(
         "--preset seqmnist-lsnn --method budget --connectivity 0.03 --lr 5e-3 --epochs 70"
+    ),
+    "lsnn-3-budget-plain": Row(
+        "--preset seqmnist-lsnn --method budget --connectivity 0.03 --lr 5e-3 --epochs 70 "
+        "--rescale false"
     ),
 }
 ROWS = {

@@ -131,6 +131,45 @@ def test_shrink_by_hand():
     assert pruner.masks()["weight"].tolist() == [[True, True, False, False]]
 
 
+def test_rescale_by_hand():
+    layer = row(0.5, -0.3, 0.2, 0.1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    pruner = Budget(connectivity=0.5, ramp=0.25, every=2, shrink=1.0, rescale=True).attach(
+        layer, optimizer, total_steps=4
+    )
+    assert layer.weight.tolist()[0] == pytest.approx([0.5, -0.3, 0.2, 0.1])
+    pull(layer, optimizer, 0.0, 0.0, 0.0, 0.0)
+    # .2 is taken from .5 and .3; what is left, .3 and .1, gets the norm of .5 and .3 again
+    gain = (0.34 / 0.10) ** 0.5
+    assert layer.weight.tolist()[0] == pytest.approx([0.3 * gain, -0.1 * gain, 0.0, 0.0])
+    (only,) = pruner.layers
+    assert pruner.method.unproject(only).tolist()[0][:2] == pytest.approx([0.5, -0.3])
+    pull(layer, optimizer, 1.0, 0.0, 0.0, 0.0)
+    # .4, .3 present, .2 absent: .2 and .1 are left
+    gain = (0.25 / 0.05) ** 0.5
+    assert layer.weight.tolist()[0] == pytest.approx([0.2 * gain, -0.1 * gain, 0.0, 0.0])
+
+
+def test_rescale_keeps_the_norm_of_every_layer_and_layers_of_equal_weights():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 30, bias=False), nn.Linear(30, 20, bias=False))
+    nn.init.constant_(model[1].weight, 0.1)  # nothing is left above the level
+    latents = [layer.weight.detach().clone() for layer in model]
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    method = Budget(connectivity=0.05, first=0.05, shrink=1.0, rescale=True, floor=1.0)
+    pruner = method.attach(model, optimizer, total_steps=2)
+    masks = list(pruner.masks().values())
+    kept = [float(x.norm()) for x in (model[0].weight.detach(), latents[0] * masks[0])]
+    assert kept[0] == pytest.approx(kept[1])
+    assert not model[1].weight.any()
+    assert int(masks[1].sum()) >= 30
+
+
+def test_rescale_without_shrink_is_refused():
+    line = refused(lambda: Budget(rescale=True))
+    assert line == "rescale: True is not allowed; it must be false where shrink is 0"
+
+
 def test_a_failed_training_is_not_handed_over_as_an_empty_network():
     layer = row(0.5, -0.3, 0.2, 0.1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
