@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spikewire.pruning import spending
 from spikewire.pruning.spending import cost_of, dense_cost, masks_within
 
 quick = settings(max_examples=80, deadline=None, derandomize=True, database=None)
@@ -184,6 +185,14 @@ def test_what_is_left_buys_single_weights(problem, number, in_order):
     masks = masks_within(tensors, prices, room, floors, in_order=in_order, single=number)
     expected = spend_single(scores, costs, budget, floors, number, in_order)
     assert [mask.flatten().tolist() for mask in masks] == expected
+
+
+@pytest.mark.parametrize(("few", "bought"), [(3, 1), (2, 0)])
+def test_single_weights_are_bought_in_small_networks_only(monkeypatch, few, bought):
+    monkeypatch.setattr(spending, "FEW", few)
+    scores, costs = [torch.tensor([[3.0, 2.0, 1.0]])], [torch.tensor([[1.0, 5.0, 1.0]])]
+    (mask,) = masks_within(scores, costs, torch.tensor(2.0), [0], single=1)
+    assert mask.tolist() == [[True, False, bool(bought)]]
 
 
 @pytest.mark.parametrize("seed", range(12))

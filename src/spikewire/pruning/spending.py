@@ -15,6 +15,7 @@ from spikewire.pruning.selection import highest_key, ordered, top_k_parts
 
 ONE = 2**20  # costs that are no whole numbers are counted in units of 1 / ONE
 LEFT = 1000  # of a budget a part below one of so many is not spent on single weights
+FEW = 2**20  # weights in all; among more, one weight is too cheap to matter
 
 Groups = Mapping[int, Tensor]  # by cost: the indices of the weights of one output that have it
 
@@ -227,8 +228,10 @@ def _buy_single_(
     """Add single weights to masks that leave more than a thousandth of the budget.
 
     Each is the highest absent score of all that fit and cost at least half as much as the most
-    expensive one that fits.
+    expensive one that fits. Only networks of at most `FEW` weights need it.
     """
+    if sum(score.numel() for score in scores) > FEW:
+        return masks
     for _ in range(number):
         room = budget - _total(masks, costs)
         room = torch.where(room * LEFT > budget, room, 0)
