@@ -1,9 +1,6 @@
 """benchmarks/c_export.py: the network that is timed in snnTorch is the one in the packed file."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import c_export
 import pytest
 import torch
 from networks import conv_net
@@ -11,14 +8,6 @@ from networks import conv_net
 from spikewire.formats import packed
 from spikewire.formats.trace import trace_model
 from spikewire.runtime import Runtime
-
-path = Path(__file__).parents[2] / "benchmarks" / "c_export.py"
-sys.path.append(str(path.parent))
-spec = importlib.util.spec_from_file_location("c_export", path)
-assert spec
-assert spec.loader
-c_export = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(c_export)
 
 
 @torch.no_grad()

@@ -6,13 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import imagenet_cost
 import pytest
 
 from spikewire.errors import SpikewireError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(FOLDER))
-import imagenet_cost  # noqa: E402
 
 
 def test_hours_and_bytes():

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import leaderboard
+import leaderboard_tables as tables
 import pytest
 
 from spikewire import data
@@ -15,9 +17,6 @@ from spikewire.runs.rundir import RunDir
 from spikewire.train.signals import Interrupted
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(FOLDER))
-import leaderboard  # noqa: E402
-import leaderboard_tables as tables  # noqa: E402
 
 
 def test_every_board_is_a_preset_whose_method_takes_the_targets():

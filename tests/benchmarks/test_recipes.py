@@ -1,10 +1,9 @@
 """The step of benchmarks/recipes.py, many networks at once, against the product's, one by one."""
 
-import importlib.util
 import math
-from pathlib import Path
 
 import pytest
+import recipes
 import torch
 from torch.nn import functional
 
@@ -13,13 +12,6 @@ from spikewire.data.augment import AUGMENTATIONS
 from spikewire.errors import SpikewireError
 from spikewire.nn.initialisation import scale_to_fire_
 from spikewire.nn.models import build
-
-path = Path(__file__).parents[2] / "benchmarks" / "recipes.py"
-spec = importlib.util.spec_from_file_location("recipes", path)
-assert spec
-assert spec.loader
-recipes = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(recipes)
 
 STEPS, BATCH = 16, 16
 ALONE = {"dropout": 0.0, "ramp": 0.5, "connectivity": 0.1}

@@ -4,18 +4,17 @@ import re
 import sys
 from pathlib import Path
 
+import imagenet_cost
+import leaderboard
 import pytest
+import script
+import time_to_accuracy
+from gpu_bench import require_measurable
 from refusal import refused
 
 from spikewire.errors import SpikewireError
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
-import imagenet_cost  # noqa: E402
-import leaderboard  # noqa: E402
-import script  # noqa: E402
-import time_to_accuracy  # noqa: E402
-from gpu_bench import require_measurable  # noqa: E402
 
 
 def run(main, *words):

@@ -1,10 +1,10 @@
 """benchmarks/time_to_accuracy.py: a chain that starts from a network of the zoo."""
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import time_to_accuracy
 
 from spikewire.config import Config, resolve
 from spikewire.train.loop import fit
@@ -12,57 +12,48 @@ from spikewire.train.loop import fit
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def benchmark_module(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import time_to_accuracy  # pyright: ignore[reportMissingImports]
-
-    yield time_to_accuracy
-    sys.modules.pop("time_to_accuracy")
-
-
-def test_the_time_from_scratch_includes_that_of_the_network_of_the_zoo(benchmark_module):
+def test_the_time_from_scratch_includes_that_of_the_network_of_the_zoo():
     results = ROOT / "results" / "cifar10"
-    before = benchmark_module.seconds_by_run("zoo:cifar10-2.23", results)
+    before = time_to_accuracy.seconds_by_run("zoo:cifar10-2.23", results)
     assert before == {"zoo:cifar10-2.23": pytest.approx(953.2)}
-    in_synapses = benchmark_module.seconds_by_run("zoo:cifar10-synapses-1.16", results)
+    in_synapses = time_to_accuracy.seconds_by_run("zoo:cifar10-synapses-1.16", results)
     assert in_synapses == {"zoo:cifar10-synapses-1.16": pytest.approx(1807.34)}
-    assert benchmark_module.fraction("zoo:cifar10-2.23", "connectivity") == pytest.approx(0.0223)
+    assert time_to_accuracy.fraction("zoo:cifar10-2.23", "connectivity") == pytest.approx(0.0223)
 
 
-def test_a_run_that_two_others_need_is_counted_once(benchmark_module, tmp_path):
+def test_a_run_that_two_others_need_is_counted_once(tmp_path):
     """b starts from a, and c from b; a teaches both."""
     runs = {name: str(tmp_path / name) for name in "abc"}
     starts = {"a": {}, "b": {"start": "a", "teacher": "a"}, "c": {"start": "b", "teacher": "a"}}
     for name, needs in starts.items():
         changes = {key: runs[other] for key, other in needs.items()}
         fit(Config(method="dense", epochs=1, batch_size=256, threads=1, **changes), runs[name])
-    found = benchmark_module.seconds_by_run(runs["c"], tmp_path)
+    found = time_to_accuracy.seconds_by_run(runs["c"], tmp_path)
     assert set(found) == set(runs.values())
-    row = benchmark_module.record(Path(runs["c"]))
+    row = time_to_accuracy.record(Path(runs["c"]))
     assert row["seconds"] == pytest.approx(sum(found.values()), abs=0.01)
     assert (row["start"], row["teacher"]) == ("b", "a")
 
 
-def test_the_points_after_it_start_from_it(benchmark_module, monkeypatch):
+def test_the_points_after_it_start_from_it(monkeypatch):
     commands = []
-    monkeypatch.setattr(benchmark_module, "call", lambda words, until: commands.append(words))
+    monkeypatch.setattr(time_to_accuracy, "call", lambda words, until: commands.append(words))
     args = Namespace(runs=Path("nowhere"), seed=2, chain=True, zoo="cifar10-2.23")
-    point = next(x for x in benchmark_module.POINTS if x.label == "synapses-0.054")
-    benchmark_module.train(point, args, [])
+    point = next(x for x in time_to_accuracy.POINTS if x.label == "synapses-0.054")
+    time_to_accuracy.train(point, args, [])
     (words,) = commands
     assert "--start zoo:cifar10-2.23 --first 0.2011" in " ".join(words)
 
 
-def test_a_point_starts_from_one_that_was_trained_before_it(benchmark_module):
-    labels = [point.label for point in benchmark_module.POINTS]
+def test_a_point_starts_from_one_that_was_trained_before_it():
+    labels = [point.label for point in time_to_accuracy.POINTS]
     assert len(set(labels)) == len(labels)
-    starts = [(i, point.start) for i, point in enumerate(benchmark_module.POINTS) if point.start]
+    starts = [(i, point.start) for i, point in enumerate(time_to_accuracy.POINTS) if point.start]
     assert all(start in labels[:i] for i, start in starts)
 
 
-def test_the_first_run_of_a_target_has_a_directory_of_its_own(benchmark_module):
-    paths = [benchmark_module.run_path(Path("runs"), x, 2) for x in ("0.05", "first-synapses-0.05")]
+def test_the_first_run_of_a_target_has_a_directory_of_its_own():
+    paths = [time_to_accuracy.run_path(Path("runs"), x, 2) for x in ("0.05", "first-synapses-0.05")]
     names = ["budget-0.05-seed2", "first-budget-synapses-0.05-seed2"]
     assert paths == [Path("runs") / name for name in names]
 
@@ -71,11 +62,9 @@ def test_the_first_run_of_a_target_has_a_directory_of_its_own(benchmark_module):
     ("target", "first"),
     [(0.01, "0.0223"), (0.0223, "0.0223"), (0.02235, "0.02235"), (0.03, "0.03")],
 )
-def test_a_run_starts_at_the_fraction_of_its_start_but_not_below_its_target(
-    benchmark_module, target, first
-):
+def test_a_run_starts_at_the_fraction_of_its_start_but_not_below_its_target(target, first):
     start = "zoo:cifar10-2.23"
-    assert f"{benchmark_module.fraction(start, 'connectivity'):.4g}" == "0.0223"
-    assert benchmark_module.first_fraction(start, "connectivity", target) == first
+    assert f"{time_to_accuracy.fraction(start, 'connectivity'):.4g}" == "0.0223"
+    assert time_to_accuracy.first_fraction(start, "connectivity", target) == first
     words = {"connectivity": f"{target:g}", "first": first}
     assert resolve("cifar10-fast", flags=words).options["first"] == float(first)

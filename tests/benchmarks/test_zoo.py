@@ -1,23 +1,15 @@
 """benchmarks/zoo.py: a run directory becomes a packed file and a card."""
 
-import importlib.util
 import json
 import shlex
-from pathlib import Path
 
 import pytest
+import zoo
 
 from spikewire.config import resolve
 from spikewire.formats import packed
 from spikewire.train.loop import fit
 from spikewire.zoo import card
-
-path = Path(__file__).parents[2] / "benchmarks" / "zoo.py"
-spec = importlib.util.spec_from_file_location("zoo_script", path)
-assert spec
-assert spec.loader
-zoo = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(zoo)
 
 
 def run(monkeypatch, *words):

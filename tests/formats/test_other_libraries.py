@@ -1,8 +1,8 @@
 """Models of other libraries, recorded and run: the same spikes as in their own forward pass."""
 
+import peer_models as peers
 import pytest
 import torch
-from formats import peer_models as peers
 from refusal import refused
 from runtime.agreement import KERNELS
 from torch import nn

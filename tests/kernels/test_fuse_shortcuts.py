@@ -2,12 +2,11 @@
 
 import copy
 import operator
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from comparison import normal, relative_error
+from peer_models import import_model
 from refusal import refused
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from test_fuse import fired, run, watch
@@ -17,9 +16,6 @@ import spikewire
 from spikewire import kernels
 from spikewire.nn import deferred
 from spikewire.nn.neurons import LIF
-
-sys.path.append(str(Path(__file__).parents[1] / "formats"))
-from peer_models import import_model  # noqa: E402
 
 NEURONS = {"surrogate_function": surrogate.ATan(), "detach_reset": True}
 

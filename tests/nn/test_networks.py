@@ -1,11 +1,10 @@
 """VGG, ResNet and DPAP networks: sizes, and the forward and backward pass of SpikingJelly's."""
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from peer_models import import_model
 from refusal import refused
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import nn
@@ -17,9 +16,6 @@ from spikewire.nn.layers import Spiking
 from spikewire.nn.models import MODELS
 from spikewire.nn.neurons import LIF, PLIF
 from spikewire.nn.sequence import Residual
-
-sys.path.append(str(Path(__file__).parents[1] / "formats"))
-from peer_models import import_model  # noqa: E402
 
 # numbers of weights, from the papers' layers: input * output * kernel, layer by layer
 WEIGHTS = {
