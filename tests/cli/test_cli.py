@@ -145,8 +145,8 @@ def test_a_signal_saves_and_a_resume_ends_the_same(call, tmp_path, number, code)
         "spikewire: stopped; resume with spikewire train --resume cut\n",
     )
     run = RunDir(tmp_path / "cut")
-    place = run.load_checkpoint(run.config())["place"]
-    assert 1 <= place["epoch"] < 12
+    position = run.load_checkpoint(run.config())["position"]
+    assert 1 <= position["epoch"] < 12
     assert not list(run.path.glob(".*.*")), "temporary files are removed"
     assert call("train", "--resume", "cut")[0] == call("train", "--out", "whole", *flags)[0] == 0
     assert network(tmp_path / "cut") == network(tmp_path / "whole")

@@ -195,10 +195,12 @@ def test_a_moment_of_one_value_is_refused(intact, tmp_path, faults):
 def test_an_epoch_that_is_no_epoch_of_the_run_is_refused(intact, tmp_path, faults, epoch):
     settings, folder, saved = intact[0]
     shutil.copytree(folder, tmp_path / "run")
-    torch.save(changed(saved, ("state", "place", "epoch"), epoch), tmp_path / "run/checkpoint.pt")
+    torch.save(
+        changed(saved, ("state", "position", "epoch"), epoch), tmp_path / "run/checkpoint.pt"
+    )
     refused(
         lambda: fit(settings, tmp_path / "run", resume=True),
-        "place.epoch is",
+        "position.epoch is",
         "it must be a whole number, 0 to 3",
     )
     faults("crafted checkpoint", 1, 1)

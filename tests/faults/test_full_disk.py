@@ -37,7 +37,7 @@ def full_after(size: int):
 def run_writers():
     """Yield the largest file that is written, and a function that writes it."""
     run = RunDir("run")
-    state, (weights, masks) = {"place": {"epoch": 1}}, run.load_model()
+    state, (weights, masks) = {"position": {"epoch": 1}}, run.load_model()
     yield "new/checkpoint.pt", lambda: RunDir.create("new", config(), CPU, {**state, **weights})
     yield "run/checkpoint.pt", lambda: run.save_checkpoint(config(), {**state, **weights})
     yield "run/traces.npz", lambda: run.save_traces({"x": weights["fc1.weight"].numpy()})

@@ -71,7 +71,7 @@ def test_a_pixel_of_the_training_images(tmp_path, faults, pixel):
     data = replace(digits, train_images=images)
     settings = config(init="default")
     state = diverges(faults, "NaN or infinity in data", tmp_path / "run", settings, data)
-    assert state["place"]["epoch"] == 0
+    assert state["position"]["epoch"] == 0
 
 
 @pytest.mark.parametrize("mean", [NAN, INF])
@@ -86,7 +86,7 @@ def test_the_mean_that_normalises_the_images(tmp_path, faults, mean):
 def test_the_loss(tmp_path, faults, monkeypatch, value):
     monkeypatch.setitem(LOSSES, "ce-rate", poisoned(value, 0.0, at=2 * STEPS + 2))
     state = diverges(faults, "NaN or infinity in the loss", tmp_path / "run", config())
-    assert state["place"]["epoch"] == 2
+    assert state["position"]["epoch"] == 2
 
 
 @pytest.mark.parametrize("gradient", [NAN, INF])
@@ -96,7 +96,7 @@ def test_the_gradient(tmp_path, faults, monkeypatch, method, gradient):
     options = {"connectivity": 0.2} if "connectivity" in method_fields(method) else {}
     settings = config(method=method, options=options)
     state = diverges(faults, "NaN or infinity in the gradient", tmp_path / "run", settings)
-    assert state["place"]["epoch"] == 2
+    assert state["position"]["epoch"] == 2
 
 
 @pytest.mark.parametrize(

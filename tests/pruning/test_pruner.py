@@ -679,7 +679,7 @@ def test_a_state_dict_of_the_model_is_refused_in_one_line():
 
 def test_a_state_from_before_an_option_and_layer_targets_existed_is_loaded():
     saved, loaded = attached(Budget()).state_dict(), attached(Budget())
-    del saved["options"]["shrink"], saved["shares"]
+    del saved["options"]["shrink"], saved["targets"]
     loaded.load_state_dict(saved)
     with pytest.raises(SpikewireError, match=r"^shrink: the state was saved with 0\.0, not 0\.5$"):
         attached(Budget(shrink=0.5)).load_state_dict(saved)

@@ -61,7 +61,7 @@ def test_an_empty_directory_is_accepted(tmp_path, config):
     assert RunDir.create(tmp_path, config, CPU).config() == config
 
 
-START = {"place": {"epoch": 0, "batch": 0}}
+START = {"position": {"epoch": 0, "batch": 0}}
 TEMPORARY = ".config.toml.0123456789abcdef"
 
 
@@ -87,9 +87,9 @@ def test_a_file_of_another_program_is_neither_vacant_nor_removed(tmp_path, confi
     assert (tmp_path / TEMPORARY).exists()
 
 
-@pytest.mark.parametrize("place", [{"epoch": 1, "batch": 0}, {"epoch": 0, "batch": 2}, None, {}])
-def test_a_checkpoint_after_the_first_step_is_not_overwritten(tmp_path, config, place):
-    RunDir.create(tmp_path, config, CPU, {"place": place})
+@pytest.mark.parametrize("position", [{"epoch": 1, "batch": 0}, {"epoch": 0, "batch": 2}, None, {}])
+def test_a_checkpoint_after_the_first_step_is_not_overwritten(tmp_path, config, position):
+    RunDir.create(tmp_path, config, CPU, {"position": position})
     (tmp_path / "config.toml").unlink()
     before = (tmp_path / "checkpoint.pt").read_bytes()
     refused(lambda: RunDir.create(tmp_path, config, CPU, START), "not empty")

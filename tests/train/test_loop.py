@@ -122,7 +122,7 @@ def test_a_signal_waits_for_the_end_of_the_step(tmp_path, data):
         fit(config, tmp_path / "run", data=data, progress=progress)
     assert caught.value.number == signal.SIGTERM
     assert seen[-1].step == 3
-    assert RunDir(tmp_path / "run").load_checkpoint(config)["place"]["batch"] == 3
+    assert RunDir(tmp_path / "run").load_checkpoint(config)["position"]["batch"] == 3
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -286,7 +286,7 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(tmp_path, data
     with pytest.raises(Diverged, match="loss is not finite at step 2 of 15; try a lower lr"):
         fit(config, tmp_path / "run", data=data)
     state = RunDir(tmp_path / "run").load_checkpoint(config)
-    assert state["place"] == {"epoch": 0, "batch": 0, "loss_sum": 0.0, "seconds": 0.0}
+    assert state["position"] == {"epoch": 0, "batch": 0, "loss_sum": 0.0, "seconds": 0.0}
     assert all(value.isfinite().all() for value in state["model"].values())
 
 
@@ -294,7 +294,7 @@ def test_weights_that_are_not_finite_do_not_hide_behind_bounded_spikes(tmp_path,
     config = tiny("dense", optimizer="sgd", lr=1e30, weight_decay=1.0, warmup=0.0)
     with pytest.raises(Diverged, match=r"fc\d.weight is not finite"):
         fit(config, tmp_path / "run", data=data)
-    assert RunDir(tmp_path / "run").load_checkpoint(config)["place"]["epoch"] == 0
+    assert RunDir(tmp_path / "run").load_checkpoint(config)["position"]["epoch"] == 0
     assert RunDir(tmp_path / "run").history() == []
 
 

@@ -83,7 +83,7 @@ def _require_same_layer(layer: Layer, state: Mapping[str, Any]) -> None:
     saved = state["layers"].get(layer.name)
     if saved is None or set(saved) != set(layer.state):
         raise SpikewireError(f"{layer.name}: not in the saved state; the targets must be the same")
-    own = state.get("shares", {}).get(layer.name, layer.connectivity)
+    own = state.get("targets", {}).get(layer.name, layer.connectivity)
     if own != layer.connectivity:
         raise SpikewireError(
             f"targets: the state was saved with {own} for {layer.name}, not {layer.connectivity}"

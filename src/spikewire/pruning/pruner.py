@@ -293,12 +293,12 @@ class Pruner:
         """
         self._require_attached()
         self._steps.require_unmodified()
-        return {  # the keys are those of existing checkpoints
+        return {
             "method": self.method.name,
             "options": fields.values(self.method),
             "step": self.step,
             "total_steps": self.total_steps,
-            "shares": {layer.name: layer.connectivity for layer in self.layers},
+            "targets": {layer.name: layer.connectivity for layer in self.layers},
             "generator": self.generator.get_state(),
             "seen": {name: mask.clone() for name, mask in self._counter.previous.items()},
             "memory": {key: value.clone() for key, value in self.memory.items()},

@@ -55,7 +55,7 @@ def temporary_files(folder: Path) -> Iterator[Path]:
 def _is_first(path: Path) -> bool:
     """Return whether a file is a checkpoint of a run that has not taken a step."""
     try:
-        place = read_checkpoint(path)["state"].get("place")
+        position = read_checkpoint(path)["state"].get("position")
     except SpikewireError:
         return False
-    return isinstance(place, dict) and place.get("epoch") == place.get("batch") == 0
+    return isinstance(position, dict) and position.get("epoch") == position.get("batch") == 0

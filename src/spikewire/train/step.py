@@ -236,10 +236,10 @@ class Training:
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         rng, *others = self.ranks.gather({"cpu": torch.get_rng_state(), "cuda": cuda})
         return {
-            "place": {**asdict(self.position), "loss_sum": float(self.position.loss_sum)},
+            "position": {**asdict(self.position), "loss_sum": float(self.position.loss_sum)},
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "method": self.pruner.state_dict(),
+            "pruner": self.pruner.state_dict(),
             "average": self.average.state_dict() if self.average else {},
             "rng": rng,
             "other_rngs": others,
@@ -257,10 +257,10 @@ class Training:
                 f"ranks: {self.ranks.world_size} cannot resume what {len(rngs)} have saved, since "
                 f"sums and random numbers differ; start it with {len(rngs)} in all"
             )
-        self.position = Position(**state["place"])
+        self.position = Position(**state["position"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.pruner.load_state_dict(state["method"])
+        self.pruner.load_state_dict(state["pruner"])
         if self.average:
             self.average.load_state_dict(state["average"])
         rng = rngs[self.ranks.rank]

@@ -38,10 +38,10 @@ def verified_state(training: Training, saved: Mapping[str, Any]) -> dict[str, An
     fresh = training.state_dict()
     saved = {"other_rngs": [], **saved}
     _require_keys(saved, fresh, "")
-    steps = _verify_place(training, saved["place"])
+    steps = _verify_position(training, saved["position"])
     for key in ("model", "average"):
         _compare(saved[key], fresh[key], key)
-    _verify_pruner(saved["method"], fresh, steps)
+    _verify_pruner(saved["pruner"], fresh, steps)
     _require(isinstance(saved["other_rngs"], list), "other_rngs", saved["other_rngs"], "a list")
     for rng in (saved["rng"], *saved["other_rngs"]):
         _verify_rng(rng, fresh["rng"])
@@ -51,34 +51,34 @@ def verified_state(training: Training, saved: Mapping[str, Any]) -> dict[str, An
 # ---------------------------------------------------------------------- the parts of a state
 
 
-def _verify_place(training: Training, place: Any) -> int:
+def _verify_position(training: Training, position: Any) -> int:
     """Check where the run was; return its optimizer steps."""
     config, batches = training.config, len(training.train)
-    _require_keys(place, {"epoch": 0, "batch": 0, "loss_sum": 0.0, "seconds": 0.0}, "place")
-    _require_int(place["epoch"], "place.epoch", config.epochs - 1)
-    _require_int(place["batch"], "place.batch", batches)
+    _require_keys(position, {"epoch": 0, "batch": 0, "loss_sum": 0.0, "seconds": 0.0}, "position")
+    _require_int(position["epoch"], "position.epoch", config.epochs - 1)
+    _require_int(position["batch"], "position.batch", batches)
     for key in ("loss_sum", "seconds"):
-        _require_float(place[key], f"place.{key}")
-    _require(place["seconds"] >= 0, "place.seconds", place["seconds"], "at least 0")
-    return place["epoch"] * batches + place["batch"]
+        _require_float(position[key], f"position.{key}")
+    _require(position["seconds"] >= 0, "position.seconds", position["seconds"], "at least 0")
+    return position["epoch"] * batches + position["batch"]
 
 
 def _verify_pruner(saved: Any, fresh: Mapping[str, Any], steps: int) -> None:
-    expected = fresh["method"]
-    _require_keys(saved, expected, "method")
+    expected = fresh["pruner"]
+    _require_keys(saved, expected, "pruner")
     for key in ("method", "total_steps", "generator", "seen", "stepped", "layers"):
-        _compare(saved[key], expected[key], f"method.{key}")
-    for key in ("options", "shares"):  # a checkpoint may be older than an option
-        given = _require_dict(saved[key], f"method.{key}")
+        _compare(saved[key], expected[key], f"pruner.{key}")
+    for key in ("options", "targets"):  # a checkpoint may be older than an option
+        given = _require_dict(saved[key], f"pruner.{key}")
         known = {name: expected[key][name] for name in given.keys() & expected[key].keys()}
-        _compare(given, known, f"method.{key}")
-    _require_int(saved["step"], "method.step", steps)
-    _require(saved["step"] == steps, "method.step", saved["step"], f"{steps}, as in place")
-    _verify_generator(saved["generator"], "method.generator")
-    memory = _require_dict(saved["memory"], "method.memory")
+        _compare(given, known, f"pruner.{key}")
+    _require_int(saved["step"], "pruner.step", steps)
+    _require(saved["step"] == steps, "pruner.step", saved["step"], f"{steps}, as in position")
+    _verify_generator(saved["generator"], "pruner.generator")
+    memory = _require_dict(saved["memory"], "pruner.memory")
     if memory or expected["memory"]:  # a copy of the network at an earlier step
         model = {key: value for key, value in fresh["model"].items() if isinstance(value, Tensor)}
-        _compare(memory, expected["memory"] or model, "method.memory")
+        _compare(memory, expected["memory"] or model, "pruner.memory")
 
 
 def _verified_optimizer(training: Training, saved: Any, steps: int) -> dict[str, Any]:
