@@ -181,6 +181,16 @@ def test_bars_of_similar_length_start_at_0(trained):
     assert (axes.get_xscale(), axes.get_xlim()[0]) == ("linear", 0)
 
 
+@pytest.mark.parametrize("name", ["frontier", "energy"])
+def test_a_difference_of_one_image_does_not_fill_the_axis_of_accuracies(runs, name):
+    for i, run in enumerate(("gradr-a", "gradr-b")):
+        repeat(runs, run, seed=1, accuracy=0.97 + 0.003 * i)
+    (axes,) = drawn_axes(figure_named(name)(find([runs / f"gradr-{x}-seed1" for x in "ab"])))
+    low, high = axes.get_ylim()
+    assert low == pytest.approx(94)
+    assert high > 97.3
+
+
 def joined(axes):
     """Return how many points each line of a method joins."""
     lines = (line for line in axes.lines if line.get_markevery() == [])

@@ -29,9 +29,12 @@ def short_number(value: float) -> str:
     return f"{value:g}"
 
 
-def limit_accuracy(axes: Axes, bottom: float | None = None) -> None:
-    """Let the axis of accuracies end at 100 %, with room for the markers at its top."""
-    axes.set_ylim(bottom=bottom)
+def limit_accuracy(axes: Axes, lowest: float) -> None:
+    """Let the axis of accuracies end at 100 %, with room for the markers at its top.
+
+    It begins 3 points below the lowest accuracy: a difference of one image does not fill the axis.
+    """
+    axes.set_ylim(bottom=max(0, min(lowest, 99) - 3))
     low, high = axes.get_ylim()
     axes.set_ylim(top=min(100.5, high + 0.05 * (high - low)))
 

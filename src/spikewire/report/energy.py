@@ -55,7 +55,7 @@ def _draw_panel(axes: Axes, runs: Sequence[Run]) -> None:
     for method, members in group_by(runs, setting("method")).items():
         for i, run in enumerate(members):
             _draw_run(axes, run, label=method if i == 0 else None)
-    limit_accuracy(axes)
+    limit_accuracy(axes, min(100 * run.last["accuracy"] for run in runs))
     set_log_scale(axes, "x")
     set_legend_above(axes)
 

@@ -165,8 +165,7 @@ def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme, unit: s
         _draw_line(axes, line)
     _draw_dense(axes, dataset, [run for run in runs if setting("method")(run) == "dense"])
     axes.set(ylabel=f"test accuracy on {dataset}, %")
-    low = min((point.y for point in sparse), default=90)
-    limit_accuracy(axes, max(0, min(low, 99) - 3))
+    limit_accuracy(axes, min((point.y for point in sparse), default=90))
     set_log_scale(axes, "x")
     set_legend_above(axes)
 
