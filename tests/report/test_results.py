@@ -132,6 +132,16 @@ def test_published_series_have_a_marker_each_in_the_picture(results):
             assert len(set(markers)) == len(markers) > 1
 
 
+def test_lines_of_one_method_differ_in_dash_and_in_how_their_marker_is_filled():
+    canvas = Figure()
+    next(x for x in plot_results(ROOT / "results") if "cifar10" in x.key).draw(canvas, LIGHT)
+    for axes in canvas.axes:
+        lines = [x for x in axes.lines if "budget" in x.get_label()]
+        looks = {(x.get_linestyle(), x.get_markerfacecolor()) for x in lines}
+        assert len(lines) == 2
+        assert len({dash for dash, _ in looks}) == len({fill for _, fill in looks}) == 2
+
+
 def test_drawing_twice_gives_the_same_bytes():
     first, second = (plot_results(ROOT / "results")[0] for _ in range(2))
     assert render(first) == render(second)

@@ -13,7 +13,7 @@ from spikewire.report.marks import set_mark
 from spikewire.report.plot import Plot
 from spikewire.report.published import AT_MOST, DENSE, Points, marker_of, published_in
 from spikewire.report.results import Result, read_results
-from spikewire.report.style import Theme, style_of
+from spikewire.report.style import FINE, Theme, style_of
 
 PANELS = {"connectivity": "weights, %", "synapses": "synapses, %"}
 BELOW, ABOVE = 3.0, 0.4  # points of accuracy that are shown below our lowest and above the highest
@@ -134,9 +134,9 @@ def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, ho
     """Draw our results of one line, each with the deviation over its seeds."""
     style = style_of(points[0].method)
     look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ms": 7}
-    look |= {"mfc": "none"} if hollow else {}
+    look |= {"mfc": "none", "mew": 1, "ms": 9} if hollow else {}
     x, y = [getattr(point, unit) for point in points], [point.accuracy for point in points]
-    dash = style.dash if len(points) > 1 else ""
+    dash = (FINE if hollow else style.dash) if len(points) > 1 else ""
     rule = ": Grad R's rule" if points[0].method == "gradr" else ""  # the recipe is ours
     axes.plot(x, y, ls=dash, label=f"{line}{rule} (ours)", zorder=3, **look)
     if unit == "synapses":
