@@ -1,7 +1,5 @@
 """Arrays that compiled code reads by their address: type, shape and memory layout are checked."""
 
-from typing import Any
-
 import numpy as np
 
 from spikewire.errors import check
@@ -49,19 +47,6 @@ def check_array(
 
 def _is_size(found: int, expected: int | None) -> bool:
     return expected is None or found == expected
-
-
-def get_address(
-    field: str,
-    array: Any,
-    dtype: type[np.generic],
-    shape: tuple[int | None, ...],
-    *,
-    writeable: bool = False,
-) -> int:
-    """Return the address of the memory of an array that passes `check_array`."""
-    check_array(field, array, dtype, shape, writeable=writeable)
-    return array.ctypes.data
 
 
 class _Described:

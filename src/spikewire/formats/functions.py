@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from spikewire.formats.values import Unknown, Value, add
@@ -88,8 +87,3 @@ def find_map_dims(x: Tensor, dims: Any) -> bool:
     """Whether a reduction is over height and width."""
     numbers = {int(n) % x.ndim for n in np.ravel(dims)} if dims is not None else set()
     return x.ndim >= 4 and numbers == {x.ndim - 2, x.ndim - 1}
-
-
-def is_training_dropout(before: Tensor, after: Tensor) -> bool:
-    """Whether dropout changed its input."""
-    return not torch.equal(before, after)

@@ -20,7 +20,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_TIME_STEPS = 32  # more do not fit the registers, nor the winners of pooling an int64
 MAX_ROW = 512  # inputs or outputs of synapses with delays: a program has all of them
 MAX_SPAN = 31  # different delays
-MAX_RING = 8192  # of both together: time slots are in registers
 INSTALLED = find_spec("triton") is not None
 _path = "auto"
 _interpreted = False
