@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from networks import conv_net, small
+from networks import conv_net, neuron, small
 from refusal import refused
 from torch import nn
 
@@ -14,6 +14,7 @@ from spikewire.formats.network import Network
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Spiking
 from spikewire.nn.neurons import LIF
+from spikewire.nn.recurrent import Recurrent
 from spikewire.runtime import Runtime
 
 STRICT = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -28,6 +29,31 @@ int main(void)
     while (fread(inputs, sizeof(float), {inputs}, stdin) == {inputs}) {{
         spikewire_predict_real(inputs, scores);
         fwrite(scores, sizeof(float), {classes}, stdout);
+    }}
+    return 0;
+}}
+"""
+
+
+MAIN_OVER_TIME = """
+#include "network.c"
+#include <stdio.h>
+
+int main(void)
+{{
+    static float inputs[{inputs}];
+    float scores[{classes}];
+    while (!feof(stdin)) {{
+        spikewire_reset();
+        for (int step = 0; step < {steps}; step++) {{
+            if (fread(inputs, sizeof(float), {inputs}, stdin) != {inputs})
+                return 0;
+            int found = spikewire_step(inputs, scores);
+            fwrite(scores, sizeof(float), {classes}, stdout);
+            for (int k = 0; k < {classes}; k++)
+                if (scores[k] > scores[found])
+                    return 1;
+        }}
     }}
     return 0;
 }}
@@ -49,6 +75,45 @@ def run_c(network: Network, images, folder, values, compiler="gcc", before=(), f
     out = subprocess.run(program, input=data, capture_output=True, check=True, timeout=300).stdout
     scores = np.frombuffer(out, np.float32).reshape(len(images), -1)
     return torch.from_numpy(scores.copy()), memory
+
+
+def run_over_time(network: Network, frames, folder, values):
+    """Return the scores of the compiled file after every time step of samples over time."""
+    c.write(network, folder / "network.c", values)
+    steps, samples, inputs = frames.shape
+    sizes = {"steps": steps, "inputs": inputs, "classes": len(network.classes)}
+    (folder / "main.c").write_text(MAIN_OVER_TIME.format(**sizes))
+    compile_c(folder, "main.c", "-o", "main")
+    data = frames.transpose(0, 1).contiguous().numpy().tobytes()
+    out = subprocess.run([folder / "main"], input=data, capture_output=True, check=True, timeout=60)
+    scores = np.frombuffer(out.stdout, np.float32).reshape(samples, steps, -1)
+    return torch.from_numpy(scores.copy()).transpose(0, 1)
+
+
+def means_over_time(network: Network, frames, values):
+    """Return the means of the outputs of the runtime over the time steps so far."""
+    outputs = Runtime(packed.quantise(network, values), exact=True).run_frames(frames)
+    return outputs.cumsum(0) / torch.arange(1, len(frames) + 1)[:, None, None]
+
+
+def recurrent_net(readout: str, *kinds: str, inputs: int = 6, temporal: bool = True) -> Spiking:
+    """Return recurrent layers, of one kind of neuron each, whose own synapses are half pruned."""
+    torch.manual_seed(2)
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+    for number, (kind, hidden) in enumerate(zip(kinds, (19, 11), strict=False)):
+        layers[f"fc{number}"] = nn.Linear(inputs, hidden)
+        layers[f"rec{number}"] = Recurrent(hidden, neuron(kind))
+        inputs = hidden
+    layers["out"] = nn.Linear(inputs, 4)
+    if readout == "spikes":
+        layers["lif"] = neuron("third")
+    shape = {"input_shape": (6,), "temporal": temporal, "time_steps": 13}
+    model = Spiking(layers, **shape)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "weight" in name:
+                parameter.mul_(8 * (torch.rand_like(parameter) < 0.5))
+    return model.eval()
 
 
 def runtime_scores(network: Network, images, values):
@@ -104,6 +169,53 @@ def test_pixels_are_normalised_as_in_training(tmp_path):
         c.write(network, tmp_path / "network.c", "fp32", (pixels.numpy(), expected))
         compile_c(tmp_path, "-DSPIKEWIRE_TEST", "network.c", "-o", "test")
         assert subprocess.run([tmp_path / "test"], check=False).returncode == code
+
+
+RECURRENT = [("current", "half"), ("spikes", "soft"), ("current", "rest", "soft if")]
+
+
+@pytest.mark.parametrize("kinds", RECURRENT, ids=" ".join)
+def test_recurrent_layers_give_the_scores_of_the_runtime_at_every_time_step(kinds, tmp_path):
+    model = recurrent_net(*kinds)
+    frames = torch.rand(13, 5, 6) * (torch.rand(13, 5, 6) < 0.6)  # some inputs are silent
+    network = trace_model(model, frames)
+    assert len(network.recurrent) == len(kinds) - 1
+    cut = replace(network, stages=tuple(map(without_feedback, network.stages)))
+    for values, tolerance in (("fp32", 1e-6), ("int8", 1e-4)):
+        scores = run_over_time(network, frames, tmp_path, values)
+        expected = means_over_time(network, frames, values)
+        torch.testing.assert_close(scores, expected, rtol=tolerance, atol=tolerance)
+        assert (expected - means_over_time(cut, frames, values)).abs().max() > 0.01, "feedback"
+
+
+def without_feedback(stage):
+    """Return the stage with weights of 0 where it reads its own spikes."""
+    return replace(stage, values=np.zeros_like(stage.values)) if stage.adds else stage
+
+
+def test_a_recurrent_layer_classifies_images_too(tmp_path):
+    model = recurrent_net("current", "third", temporal=False)
+    images = torch.rand(8, 6)
+    network = trace_model(model, images)
+    assert network.recurrent == (1,)
+    scores, memory = run_c(network, images, tmp_path, "fp32")
+    expected = runtime_scores(network, images, "fp32")
+    torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-6)
+    floats = 19 + (19 + 19 + 4) + 4 + 19 + 1  # first current, membranes, totals, sums, steps
+    assert memory.ram == 4 * floats + 19 + 19 + 19  # fired, arriving, its own spikes
+
+
+def test_the_test_vector_of_data_over_time_is_a_sample(tmp_path):
+    model = recurrent_net("current", "half")
+    frames = torch.rand(13, 5, 6)
+    network = trace_model(model, frames)
+    label = int(Runtime(network, exact=True).predict(frames[:, :1], frames=True))
+    for expected, code in ((label, 0), (label + 1, 1)):
+        c.write(network, tmp_path / "network.c", "fp32", (frames[:, 0].numpy(), expected))
+        compile_c(tmp_path, "-DSPIKEWIRE_TEST", "network.c", "-o", "test")
+        assert subprocess.run([tmp_path / "test"], check=False).returncode == code
+    pixels = np.zeros((13, 6), np.uint8), 0
+    refused(lambda: c.write(network, tmp_path / "x.c", "fp32", pixels), "example", "one input")
 
 
 def test_memory_is_what_the_compiler_finds(tmp_path):

@@ -9,7 +9,7 @@ from agreement import KERNELS
 from refusal import refused
 
 import spikewire
-from spikewire.formats import c, coo, packed
+from spikewire.formats import coo, packed
 from spikewire.formats.network import Source
 from spikewire.formats.trace import trace_model
 from spikewire.nn import scale_to_fire_
@@ -159,12 +159,6 @@ def test_connection_lists_have_recurrent_synapses_of_delay_one(model, tmp_path):
         dense[lists["post"], lists["pre"]] = lists["weight"]
         assert np.array_equal(dense, stage.to_dense())
     assert delays == {"fc1": {0}, "rec1.synapses": {1}, "fc2": {0}}
-
-
-def test_c_refuses_recurrent_neurons_by_name(model, tmp_path):
-    network = trace_model(model, make_frames())
-    refused(lambda: c.write(network, tmp_path / "x.c"), "rec1.synapses", "recurrent", "in C")
-    assert not (tmp_path / "x.c").exists()
 
 
 def test_what_no_recurrent_stage_may_be_is_refused(model):

@@ -1,6 +1,7 @@
 """Networks and data of the user's own: train, resume, evaluate, report, frontier and export."""
 
 import json
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -252,6 +253,20 @@ def test_a_recurrent_network_is_exported_with_the_same_accuracy(files):
     done = spikewire.deploy.export_run("run", values="fp32", **own)
     assert done.checked_images > 0
     assert done.accuracy_after == done.accuracy_before
+
+
+@pytest.mark.parametrize("data", ["load", "loaders", "load_temporal"])
+def test_a_c_file_of_own_data_has_one_sample_as_test_vector(files, need, data):
+    need("gcc")
+    own = {"dataset": f"own_data.py:{data}"}
+    fit(config(**own, epochs="1"), "run")
+    done = spikewire.deploy.export_run("run", format="c", values="fp32", **own)
+    assert done.accuracy_after == done.accuracy_before
+    source = done.path.read_text()
+    assert "const float TEST_INPUTS[" in source
+    assert ("found = spikewire_step(TEST" in source) == (data == "load_temporal")
+    subprocess.run(["gcc", "-std=c99", "-DSPIKEWIRE_TEST", done.path, "-o", "test"], check=True)
+    assert subprocess.run(["./test"], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from spikewire import data as datasets
-from spikewire.deploy.model import FORMATS, NOT_C, check_options, write_c, write_network
+from spikewire.deploy.model import FORMATS, check_options, write_c, write_network
 from spikewire.deploy.run import ExportedRun
 from spikewire.errors import check
 from spikewire.formats import c, packed
@@ -46,7 +46,7 @@ def convert(
 
     Example:
         >>> convert("zoo:digits-5", format="c", out="digits.c").memory
-        Memory(flash=5310, ram=3624)
+        Memory(flash=5310, ram=3668)
     """
     check_options(format, values, pooling)
     check(check_images >= 0, "check_images", check_images, "at least 0")
@@ -58,8 +58,6 @@ def convert(
     written, memory = packed.quantise(network, values), None
     before, after = (_accuracy(x, pixels, labels) for x in (network, written))
     if format == "c":
-        over_time = pixels.ndim > len(network.input_shape) + 1
-        check(not over_time, "format", format, NOT_C)
         memory = write_c(network, path, values, pixels[0] if len(pixels) else None)[1]
         size = path.stat().st_size
     else:
@@ -72,7 +70,10 @@ def convert(
 
 
 def _test_images(network: Network, count: int, data_dir: str | None) -> tuple[Tensor, Tensor]:
-    """Return the first test images of the network's data set, not normalised, and their labels."""
+    """Return the first test images of the network's data set, not normalised, and their labels.
+
+    Pixels are uint8; samples over time, ``[samples, time, ...]``, are floats.
+    """
     if count == 0:
         return Tensor(), Tensor()
     name = network.about.get("dataset")
@@ -80,7 +81,8 @@ def _test_images(network: Network, count: int, data_dir: str | None) -> tuple[Te
     check(name in datasets.DATASETS, "check", count, allowed)
     data = datasets.load(str(name), data_dir).at(network.time_steps)
     check(data.temporal or bool(network.mean), "check", count, allowed)
-    return data.test_images[:count], data.test_labels[:count]
+    images = data.test_images[:count]
+    return images.float() if data.temporal else images, data.test_labels[:count]
 
 
 def _accuracy(network: Network, pixels: Tensor, labels: Tensor) -> float:
@@ -89,7 +91,7 @@ def _accuracy(network: Network, pixels: Tensor, labels: Tensor) -> float:
         return nan
     runtime = Runtime(network)
     if pixels.ndim == len(network.input_shape) + 2:  # over time
-        classes = runtime.predict(pixels.transpose(0, 1).float(), frames=True)
+        classes = runtime.predict(pixels.transpose(0, 1), frames=True)
     else:
         classes = runtime.predict(runtime.normalise(pixels))
     return float((classes == labels).double().mean())

@@ -26,7 +26,6 @@ FORMATS = {
     "coo": "connections",
     "c": "network.c",
 }
-NOT_C = "packed, nir or coo where the input is not pixels, as a C file expects"
 VALUES = {"packed": packed.VALUES, "c": c.VALUES}  # the other formats have fp32 only
 MAX_DIFFERENT = 0.05  # rounding at the threshold is far below, another network far above
 
@@ -199,26 +198,32 @@ def write_network(network: Network, path: Path, format: str, *, values: str, poo
 
 
 def write_c(
-    network: Network, path: Path, values: str, pixels: Tensor | None
+    network: Network, path: Path, values: str, example: Tensor | None
 ) -> tuple[Network, c.Memory]:
-    """Write a C file whose test vector is an image and the class that the CPU runtime gives it.
+    """Write a C file whose test vector is an input and the class that the CPU runtime gives it.
 
     Args:
         network: The network to write.
         path: Path of the file.
         values: Type of the weights: ``"int8"`` or ``"fp32"``.
-        pixels: The image, uint8; None for a file without test vector.
+        example: Pixels (uint8), inputs as in training, or a sample over time ``[time, ...]``;
+            None for a file without test vector.
 
     Returns:
         The network with rounded weights, and the memory that it needs on a device.
     """
     check_word("values", values, c.VALUES)
     rounded = packed.quantise(network, values)
-    if pixels is None:
+    if example is None:
         return rounded, c.write(network, path, values)
     runtime = Runtime(rounded, exact=True)
-    label = int(runtime.predict(runtime.normalise(pixels[None])))
-    return rounded, c.write(network, path, values, (pixels.numpy(), label))
+    if example.ndim > len(network.input_shape):
+        label = int(runtime.predict(example[:, None], frames=True))
+    else:
+        pixels = example.dtype == torch.uint8
+        inputs = runtime.normalise(example[None]) if pixels else example[None]
+        label = int(runtime.predict(inputs))
+    return rounded, c.write(network, path, values, (example.numpy(), label))
 
 
 def _collect_fields(

@@ -12,7 +12,7 @@ from torch import nn
 from spikewire import __version__
 from spikewire.config import Config
 from spikewire.data import AnyDataset, Batches, Dataset
-from spikewire.deploy.model import FORMATS, NOT_C, check_options, write_c, write_network
+from spikewire.deploy.model import FORMATS, check_options, write_c, write_network
 from spikewire.errors import check
 from spikewire.formats import c, packed
 from spikewire.formats.network import Network
@@ -113,10 +113,10 @@ def export_run(
         size = write_network(network, path, format, values=values, pooling=pooling)
     elif format == "c":
         c.require_expressible(network)
-        pixels = isinstance(data, Dataset) and bool(data.mean)
-        check(pixels, "format", format, NOT_C)
-        assert isinstance(data, Dataset)
-        network, memory = write_c(network, path, values or "int8", data.test_images[0])
+        sample = example[:, 0] if batches.temporal else example[0]
+        if isinstance(data, Dataset) and data.mean and not data.temporal:  # pixels
+            sample = data.test_images[0]
+        network, memory = write_c(network, path, values or "int8", sample)
         size = path.stat().st_size
         before, after = _compare(trained, network, batches, count)
     else:  # written first: these formats may refuse the network

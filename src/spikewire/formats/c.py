@@ -5,6 +5,8 @@ spikes arrive. With fp32 weights it adds in the same order as `spikewire.runtime
 the same. With int8 weights (one scale per output, as in packed files) a layer adds integers::
 
     current = bias + scale * sum(weights of the inputs that fired)
+
+Images are classified by one call, data over time by one call per time step.
 """
 
 from collections.abc import Iterable
@@ -29,6 +31,7 @@ VALUES = ("int8", "fp32")
 MAX_POOL = 15  # the number of spikes of a window is stored in 8 bits
 C_TYPES = {"uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t"}
 C_TYPES |= {"int8": "int8_t", "float32": "float"}
+Example = tuple[NDArray[Any], int]  # an input and its class
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def write(
     network: Network,
     path: str | Path,
     values: str = "int8",
-    example: tuple[NDArray[np.uint8], int] | None = None,
+    example: Example | None = None,
 ) -> Memory:
     """Write a network as one self-contained C99 file.
 
@@ -56,8 +59,9 @@ def write(
         network: The network to write.
         path: Path of the file.
         values: Type of the weights: ``"int8"``, with one scale per output, or ``"fp32"``.
-        example: Pixels of one input and its class, stored as a test vector that
-            ``-DSPIKEWIRE_TEST`` turns into a program; None for no test vector.
+        example: One input and its class, stored as a test vector that ``-DSPIKEWIRE_TEST`` turns
+            into a program: pixels (uint8), inputs as in training (float), or a sample over time
+            ``[time, *input_shape]``; None for no test vector.
 
     Returns:
         The memory that the network needs on a device.
@@ -83,11 +87,10 @@ def write(
 
 def require_expressible(network: Network) -> None:
     """Refuse a network that the C file has no code for, by the name of the layer."""
-    for number in network.recurrent:
-        check(False, network.stages[number].name, "recurrent", "a layer without feedback in C")
     for number in network.shortcuts:
-        allowed = "a layer that only the one before it leads to in C"
-        check(False, network.stages[number].name, "a shortcut", allowed)
+        stage = network.stages[number]
+        plain = number in network.recurrent and stage.adds == (number - 1,)
+        check(plain, stage.name, "a shortcut", "a layer that only the one before it leads to in C")
     check(not network.membrane, "outputs", "membrane potentials", "spikes or currents in C")
     for stage in network.stages:
         _check_stage(stage)
@@ -122,6 +125,7 @@ class _Layer:
 
     def __init__(self, stage: Stage, geometry: Geometry, values: str, index: type) -> None:
         self.stage, self.geometry = stage, geometry
+        self.recurrent = bool(stage.adds)  # no other layer adds currents in C
         kernel = stage.shape[2:] or (1, 1)
         shape = (stage.shape[0], stage.shape[1], *kernel)
         output, channel, row, column = np.unravel_index(stage.index, shape)
@@ -160,9 +164,9 @@ def _smallest(count: int) -> type:
 
 def _count_memory(network: Network, layers: list[_Layer]) -> Memory:
     flash = sum(array.nbytes for layer in layers for array in layer.arrays.values())
-    most, inputs = _most_neurons(layers), _most_inputs(layers)
-    ram = 4 * layers[0].neurons + 4 * network.neuron_count + 5 * most + inputs
-    return Memory(flash, ram)
+    floats = layers[0].neurons + network.neuron_count + len(network.classes)
+    spikes = _most_neurons(layers) + _most_inputs(layers) + _recurrent_neurons(layers)
+    return Memory(flash, 4 * (floats + _most_neurons(layers) + 1) + spikes)
 
 
 def _most_neurons(layers: list[_Layer]) -> int:
@@ -173,17 +177,22 @@ def _most_inputs(layers: list[_Layer]) -> int:
     return max(prod(layer.geometry.outputs) for layer in layers)
 
 
+def _recurrent_neurons(layers: list[_Layer]) -> int:
+    return sum(layer.neurons for layer in layers if layer.recurrent)
+
+
 def _fill_template(
     network: Network,
     layers: list[_Layer],
     memory: Memory,
-    example: tuple[NDArray[np.uint8], int] | None,
+    example: Example | None,
 ) -> str:
     int8 = layers[0].arrays["weight"].dtype == np.int8
     index = layers[0].arrays["output"].dtype
     weight = "l->scale[l->output[j]] * (float)l->weight[j]" if int8 else "l->weight[j]"
     bias = "l->bias[i / (l->out_height * l->out_width)]"
     scale = bias.replace("bias", "scale")
+    from_sum = f"{bias} + {scale} * (float)sums[i]" if int8 else "sums[i]"
     shape = network.input_shape
     substitutions = {
         "version": __version__,
@@ -201,13 +210,16 @@ def _fill_template(
         "neurons": network.neuron_count,
         "most_neurons": _most_neurons(layers),
         "most_inputs": _most_inputs(layers),
+        "recurrent": _recurrent_neurons(layers),
         "weight_type": "int8_t" if int8 else "float",
         "sum_type": "int32_t" if int8 else "float",
         "index_type": C_TYPES[str(index)],
         "deliver_real": f"first_current[at] += value * ({weight})",
         "bias": bias,
         "initial_sum": "0" if int8 else bias,
-        "current_of": f"return {bias} + {scale} * (float)sums[i];" if int8 else "return sums[i];",
+        "current_of_sum": from_sum,
+        "currents": "NULL" if int8 else "sums",
+        "current": f"currents ? currents[i] : {from_sum}" if int8 else "currents[i]",
         "arrays": "\n".join(_write_arrays(layers)),
         "records": ",\n".join(_write_record(layer, k) for k, layer in enumerate(layers)),
         "normalisation": _write_normalisation(network),
@@ -218,7 +230,9 @@ def _fill_template(
 
 
 def _summarise(network: Network) -> str:
-    sizes = [prod(network.input_shape), *(prod(shapes.neurons) for shapes in network.geometry)]
+    added = {number for stage in network.stages for number in stage.adds}
+    shapes = [shapes.neurons for k, shapes in enumerate(network.geometry) if k not in added]
+    sizes = [prod(shape) for shape in (network.input_shape, *shapes)]
     count = sum(len(stage.index) for stage in network.stages)
     return f"Neurons: {' - '.join(map(str, sizes))}. Weights: {count} of {network.size}."
 
@@ -256,6 +270,7 @@ def _write_record(layer: _Layer, number: int) -> str:
     ]
     geometry = (channels, height, width, outputs, out_height, out_width, stage.padding[0])
     words = [*map(str, geometry), *names, *_neuron_words(stage), *_pool_words(stage)]
+    words.append(str(int(layer.recurrent)))
     return f"    {{{', '.join(words)}}}"
 
 
@@ -289,13 +304,24 @@ def _write_normalisation(network: Network) -> str:
     )
 
 
-def _write_test(network: Network, example: tuple[NDArray[np.uint8], int] | None) -> str:
+def _write_test(network: Network, example: Example | None) -> str:
+    """Return a program that compares the class of the example with the expected one."""
     if example is None:
         return ""
-    pixels, label = example
-    flat = np.ascontiguousarray(pixels, np.uint8).reshape(-1)
-    check(len(flat) == prod(network.input_shape), "example", len(flat), "one input")
+    inputs, label = example
+    size, pixels = prod(network.input_shape), inputs.dtype == np.uint8
+    over_time = inputs.ndim > len(network.input_shape)
+    flat = np.ascontiguousarray(inputs, np.uint8 if pixels else np.float32).reshape(-1)
+    fits = 0 < len(flat) == size * (len(inputs) if over_time else 1)
+    check(fits and not (over_time and pixels), "example", inputs.shape, "one input")
+    if over_time:
+        call = f"""int found = -1;
+    spikewire_reset();
+    for (int32_t i = 0; i < {len(flat)}; i += {size})
+        found = spikewire_step(TEST_INPUTS + i, 0);"""
+    else:
+        call = f"const int found = spikewire_predict{'' if pixels else '_real'}(TEST_INPUTS, 0);"
     return (
-        f"\n#ifdef SPIKEWIRE_TEST\n{_declare('TEST_PIXELS', flat)}\n\nint main(void)\n{{\n"
-        f"    return spikewire_predict(TEST_PIXELS, 0) == {label} ? 0 : 1;\n}}\n#endif"
+        f"\n#ifdef SPIKEWIRE_TEST\n{_declare('TEST_INPUTS', flat)}\n\nint main(void)\n{{\n"
+        f"    {call}\n    return found == {label} ? 0 : 1;\n}}\n#endif"
     )
