@@ -134,6 +134,8 @@ def leaky(stage: Stage) -> nn.Module:
     if neuron is None:
         return nn.Identity()
     check(neuron.rest == 0, f"{stage.name}: rest", neuron.rest, "0")
+    plain = neuron.update == "divide" and neuron.reset in ("hard", "soft") and not neuron.strict
+    check(plain, f"{stage.name}: neuron", neuron, "LIF or IF of spikewire")
     reset = {"hard": "zero", "soft": "subtract"}[neuron.reset]
     beta = 1 - 1 / neuron.tau if neuron.tau else 1.0
     options = {"reset_mechanism": reset, "reset_delay": False, "init_hidden": True}

@@ -1,99 +1,27 @@
-import shutil
 import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from compiled import (
+    compile_c,
+    means_over_time,
+    measure_memory,
+    run_c,
+    run_over_time,
+    runtime_scores,
+)
 from networks import conv_net, neuron, small
 from refusal import refused
 from torch import nn
 
-from spikewire.formats import c, packed
-from spikewire.formats.network import Network
+from spikewire.formats import c
 from spikewire.formats.trace import trace_model
 from spikewire.nn.layers import Spiking
 from spikewire.nn.neurons import LIF
 from spikewire.nn.recurrent import Recurrent
 from spikewire.runtime import Runtime
-
-STRICT = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
-MAIN = """
-#include "network.c"
-#include <stdio.h>
-
-int main(void)
-{{
-    static float inputs[{inputs}];
-    float scores[{classes}];
-    while (fread(inputs, sizeof(float), {inputs}, stdin) == {inputs}) {{
-        spikewire_predict_real(inputs, scores);
-        fwrite(scores, sizeof(float), {classes}, stdout);
-    }}
-    return 0;
-}}
-"""
-
-
-MAIN_OVER_TIME = """
-#include "network.c"
-#include <stdio.h>
-
-int main(void)
-{{
-    static float inputs[{inputs}];
-    float scores[{classes}];
-    while (!feof(stdin)) {{
-        spikewire_reset();
-        for (int step = 0; step < {steps}; step++) {{
-            if (fread(inputs, sizeof(float), {inputs}, stdin) != {inputs})
-                return 0;
-            int found = spikewire_step(inputs, scores);
-            fwrite(scores, sizeof(float), {classes}, stdout);
-            for (int k = 0; k < {classes}; k++)
-                if (scores[k] > scores[found])
-                    return 1;
-        }}
-    }}
-    return 0;
-}}
-"""
-
-
-def compile_c(folder, *words, compiler="gcc"):
-    subprocess.run([compiler, *STRICT, *words], cwd=folder, check=True, timeout=120)
-
-
-def run_c(network: Network, images, folder, values, compiler="gcc", before=(), flags=()):
-    """Return the scores that the compiled file gives for real inputs."""
-    memory = c.write(network, folder / "network.c", values)
-    sizes = {"inputs": images[0].numel(), "classes": len(network.classes)}
-    (folder / "main.c").write_text(MAIN.format(**sizes))
-    compile_c(folder, "main.c", "-o", "main", *flags, compiler=compiler)
-    program = [*before, str(folder / "main")]
-    data = images.numpy().tobytes()
-    out = subprocess.run(program, input=data, capture_output=True, check=True, timeout=300).stdout
-    scores = np.frombuffer(out, np.float32).reshape(len(images), -1)
-    return torch.from_numpy(scores.copy()), memory
-
-
-def run_over_time(network: Network, frames, folder, values):
-    """Return the scores of the compiled file after every time step of samples over time."""
-    c.write(network, folder / "network.c", values)
-    steps, samples, inputs = frames.shape
-    sizes = {"steps": steps, "inputs": inputs, "classes": len(network.classes)}
-    (folder / "main.c").write_text(MAIN_OVER_TIME.format(**sizes))
-    compile_c(folder, "main.c", "-o", "main")
-    data = frames.transpose(0, 1).contiguous().numpy().tobytes()
-    out = subprocess.run([folder / "main"], input=data, capture_output=True, check=True, timeout=60)
-    scores = np.frombuffer(out.stdout, np.float32).reshape(samples, steps, -1)
-    return torch.from_numpy(scores.copy()).transpose(0, 1)
-
-
-def means_over_time(network: Network, frames, values):
-    """Return the means of the outputs of the runtime over the time steps so far."""
-    outputs = Runtime(packed.quantise(network, values), exact=True).run_frames(frames)
-    return outputs.cumsum(0) / torch.arange(1, len(frames) + 1)[:, None, None]
 
 
 def recurrent_net(readout: str, *kinds: str, inputs: int = 6, temporal: bool = True) -> Spiking:
@@ -114,10 +42,6 @@ def recurrent_net(readout: str, *kinds: str, inputs: int = 6, temporal: bool = T
             if "weight" in name:
                 parameter.mul_(8 * (torch.rand_like(parameter) < 0.5))
     return model.eval()
-
-
-def runtime_scores(network: Network, images, values):
-    return Runtime(packed.quantise(network, values), exact=True)(images).mean(0)
 
 
 @pytest.fixture(autouse=True)
@@ -219,17 +143,12 @@ def test_the_test_vector_of_data_over_time_is_a_sample(tmp_path):
 
 
 def test_memory_is_what_the_compiler_finds(tmp_path):
-    need = shutil.which("size")
-    if need is None:
-        pytest.skip("`size` is not installed")
     images = torch.rand(2, 1, 28, 28)
     model = small("mnist-mlp", images, 0.05)
     memory = c.write(trace_model(model), tmp_path / "network.c", "int8")
-    compile_c(tmp_path, "-c", "network.c", "-o", "network.o")
-    out = subprocess.run([need, tmp_path / "network.o"], capture_output=True, text=True, check=True)
-    text, data, bss = map(int, out.stdout.splitlines()[1].split()[:3])
-    assert memory.flash <= text + data < memory.flash + 8192, "arrays, and the code"
-    assert memory.ram <= bss <= memory.ram + 256
+    flash, ram = measure_memory(tmp_path)
+    assert memory.flash <= flash < memory.flash + 8192, "arrays, and the code"
+    assert memory.ram <= ram <= memory.ram + 256
 
 
 def test_a_layer_without_synapses(tmp_path):
@@ -248,29 +167,18 @@ def test_refusals(tmp_path):
     refused(lambda: c.write(network, path, "fp16"), "values", "fp16", "int8")
     wrong = np.zeros(3, np.uint8), 0
     refused(lambda: c.write(network, path, "int8", wrong), "example", 3)
-    assert not list(tmp_path.iterdir())
-
-
-def changed(network, **fields):
-    """Return a network whose first stage has other fields."""
-    stages = (replace(network.stages[0], **fields), *network.stages[1:])
-    return replace(network, stages=stages)
-
-
-@pytest.mark.parametrize(
-    ("fields", "parts"),
-    [
-        ({"update": "decay"}, ("update of the neurons", "'decay'", "'divide' in C")),
-        ({"strict": True}, ("firing of the neurons", "only above the threshold")),
-        ({"reset": "delayed soft"}, ("reset of the neurons", "'delayed soft'", "'hard' or 'soft'")),
-    ],
-)
-def test_a_neuron_without_code_in_c_is_refused_by_what_differs(tmp_path, fields, parts):
-    network = trace_model(conv_net())
-    stage = network.stages[0]
-    other = changed(network, neuron=stage.neuron._replace(**fields))
-    message = refused(lambda: c.write(other, tmp_path / "network.c"), stage.name, *parts)
-    assert "Neuron(" not in message
+    wide = replace(network.stages[0], dilation=(1, 200), padding=(1, 200))
+    far = replace(network, stages=(wide, *network.stages[1:]))
+    refused(lambda: c.write(far, path), "conv1: kernel", "401", "at most 256 in C")
+    layers = {
+        "conv": nn.Conv2d(1, 2, 1),
+        "lif": LIF(),
+        "pool": nn.AvgPool2d(16),
+        "end": nn.Flatten(),
+    }
+    layers |= {"flatten": nn.Flatten(), "fc": nn.Linear(2, 3)}
+    model = Spiking(layers, time_steps=2, input_shape=(1, 16, 16))
+    refused(lambda: c.write(trace_model(model), path), "conv: pool", "16", "at most 15 in C")
     assert not list(tmp_path.iterdir())
 
 

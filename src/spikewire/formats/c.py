@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from spikewire import __version__
 from spikewire.errors import check, check_word
 from spikewire.files import atomic_write
-from spikewire.formats.network import Geometry, Network, Stage
+from spikewire.formats.network import Geometry, Network, Pool, Stage
 from spikewire.formats.neuron import has_exact_inverse
 from spikewire.formats.packed import round_int8
 
 VALUES = ("int8", "fp32")
 MAX_POOL = 15  # the number of spikes of a window is stored in 8 bits
+MAX_REACH = 255  # as is a position in the kernel
 C_TYPES = {"uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t"}
 C_TYPES |= {"int8": "int8_t", "float32": "float"}
 Example = tuple[NDArray[Any], int]  # an input and its class
@@ -91,33 +92,18 @@ def require_expressible(network: Network) -> None:
         stage = network.stages[number]
         plain = number in network.recurrent and stage.adds == (number - 1,)
         check(plain, stage.name, "a shortcut", "a layer that only the one before it leads to in C")
-    check(not network.membrane, "outputs", "membrane potentials", "spikes or currents in C")
     for stage in network.stages:
         _check_stage(stage)
 
 
 def _check_stage(stage: Stage) -> None:
     """Refuse what the C file has no code for."""
-    plain = (*stage.stride, *stage.dilation, stage.groups) == (1,) * 5
-    check(plain, f"{stage.name}: stride, dilation, groups", "other than 1", "1 in C")
-    square = stage.padding[0] == stage.padding[1]
-    check(square, f"{stage.name}: padding", stage.padding, "the same on all sides in C")
-    pool, neuron = stage.pool, stage.neuron
-    plain = pool is None or (pool.step == pool.size and pool.padding == 0)
-    sizes = (pool.size, pool.step, pool.padding) if pool else ()
-    allowed = "without overlap or padding in C"
-    check(plain, f"{stage.name}: size, stride and padding of the pooling", sizes, allowed)
-    size = pool.size if pool else 0
-    check(size <= MAX_POOL, f"{stage.name}: pool", size, f"at most {MAX_POOL} in C")
-    after = stage.current_pool is None
-    check(after, f"{stage.name}: pooling", "before the neurons", "after the neurons in C")
-    if neuron is not None:
-        field = f"{stage.name}: {{}} of the neurons"
-        divides = neuron.update == "divide" or neuron.tau is None
-        check(divides, field.format("update"), neuron.update, "'divide' in C, as of LIF and IF")
-        check(not neuron.strict, field.format("firing"), "only above the threshold", "at it in C")
-        at_once = neuron.reset in ("hard", "soft")
-        check(at_once, field.format("reset"), neuron.reset, "'hard' or 'soft' in C")
+    kernel = stage.shape[2:] or (1, 1)
+    reach = max(d * (n - 1) for d, n in zip(stage.dilation, kernel, strict=True))
+    check(reach <= MAX_REACH, f"{stage.name}: kernel", reach + 1, f"at most {MAX_REACH + 1} in C")
+    pool = stage.pool
+    if pool is not None and pool.kind == "sum":
+        check(pool.size <= MAX_POOL, f"{stage.name}: pool", pool.size, f"at most {MAX_POOL} in C")
 
 
 class _Layer:
@@ -126,18 +112,21 @@ class _Layer:
     def __init__(self, stage: Stage, geometry: Geometry, values: str, index: type) -> None:
         self.stage, self.geometry = stage, geometry
         self.recurrent = bool(stage.adds)  # no other layer adds currents in C
-        kernel = stage.shape[2:] or (1, 1)
-        shape = (stage.shape[0], stage.shape[1], *kernel)
-        output, channel, row, column = np.unravel_index(stage.index, shape)
+        if stage.is_conv:
+            output, channel, row, column = stage.locate_weights()
+        else:
+            output, channel = np.unravel_index(stage.index, stage.shape)
+            row = column = np.zeros_like(output)
         order = np.lexsort((output, column, row, channel))
-        first = np.searchsorted(channel[order], np.arange(shape[1] + 1))
+        first = np.searchsorted(channel[order], np.arange(self.inputs[0] + 1))
         self.arrays: dict[str, NDArray[Any]] = {
             "first": first.astype(np.uint32),
             "output": output[order].astype(index),
         }
         if stage.is_conv:
-            self.arrays["row"] = row[order].astype(np.uint8)
-            self.arrays["column"] = column[order].astype(np.uint8)
+            rows, columns = (k * d for k, d in zip((row, column), stage.dilation, strict=True))
+            self.arrays["row"] = rows[order].astype(np.uint8)
+            self.arrays["column"] = columns[order].astype(np.uint8)
         weights = stage.values.astype(np.float32)
         if values == "int8":
             rounded = round_int8(stage)
@@ -148,6 +137,15 @@ class _Layer:
     @property
     def neurons(self) -> int:
         return prod(self.geometry.neurons)
+
+    @property
+    def currents(self) -> int:
+        return prod(self.geometry.currents)
+
+    @property
+    def pooled(self) -> int:
+        """Number of currents after pooling; 0 without."""
+        return self.neurons if self.stage.current_pool else 0
 
     @property
     def inputs(self) -> tuple[int, int, int]:
@@ -164,21 +162,23 @@ def _smallest(count: int) -> type:
 
 def _count_memory(network: Network, layers: list[_Layer]) -> Memory:
     flash = sum(array.nbytes for layer in layers for array in layer.arrays.values())
-    floats = layers[0].neurons + network.neuron_count + len(network.classes)
-    spikes = _most_neurons(layers) + _most_inputs(layers) + _recurrent_neurons(layers)
-    return Memory(flash, 4 * (floats + _most_neurons(layers) + 1) + spikes)
+    size = _array_sizes(layers)
+    floats = layers[0].currents + network.neuron_count + size["most_currents"] + size["most_pooled"]
+    floats += layers[-1].neurons * network.membrane + len(network.classes) + 1  # and the time step
+    return Memory(
+        flash, 4 * floats + size["most_neurons"] + size["most_inputs"] + size["recurrent"]
+    )
 
 
-def _most_neurons(layers: list[_Layer]) -> int:
-    return max(layer.neurons for layer in layers)
-
-
-def _most_inputs(layers: list[_Layer]) -> int:
-    return max(prod(layer.geometry.outputs) for layer in layers)
-
-
-def _recurrent_neurons(layers: list[_Layer]) -> int:
-    return sum(layer.neurons for layer in layers if layer.recurrent)
+def _array_sizes(layers: list[_Layer]) -> dict[str, int]:
+    """Return the sizes of the arrays that all layers share."""
+    return {
+        "most_currents": max(layer.currents for layer in layers),
+        "most_pooled": max(layer.pooled for layer in layers),
+        "most_neurons": max(layer.neurons for layer in layers),
+        "most_inputs": max(prod(layer.geometry.outputs) for layer in layers),
+        "recurrent": sum(layer.neurons for layer in layers if layer.recurrent),
+    }
 
 
 def _fill_template(
@@ -190,10 +190,14 @@ def _fill_template(
     int8 = layers[0].arrays["weight"].dtype == np.int8
     index = layers[0].arrays["output"].dtype
     weight = "l->scale[l->output[j]] * (float)l->weight[j]" if int8 else "l->weight[j]"
-    bias = "l->bias[i / (l->out_height * l->out_width)]"
+    bias = "l->bias[i / (l->rows * l->columns)]"
     scale = bias.replace("bias", "scale")
+    last = f"LAYERS[{len(layers) - 1}]"
+    outputs = (
+        "potential" if network.membrane else "fired" if network.stages[-1].neuron else "before"
+    )
     from_sum = f"{bias} + {scale} * (float)sums[i]" if int8 else "sums[i]"
-    shape = network.input_shape
+    shape, count = network.input_shape, len(network.classes) * network.vote
     substitutions = {
         "version": __version__,
         "summary": _summarise(network),
@@ -206,19 +210,22 @@ def _fill_template(
         "vote": network.vote,
         "time_steps": network.time_steps,
         "layers": len(layers),
-        "first_neurons": layers[0].neurons,
+        "first_neurons": layers[0].currents,
         "neurons": network.neuron_count,
-        "most_neurons": _most_neurons(layers),
-        "most_inputs": _most_inputs(layers),
-        "recurrent": _recurrent_neurons(layers),
+        **_array_sizes(layers),
+        "pools_currents": int(any(layer.pooled for layer in layers)),
         "weight_type": "int8_t" if int8 else "float",
         "sum_type": "int32_t" if int8 else "float",
         "index_type": C_TYPES[str(index)],
         "deliver_real": f"first_current[at] += value * ({weight})",
         "bias": bias,
         "initial_sum": "0" if int8 else bias,
-        "current_of_sum": from_sum,
+        "leak": _common_word(network, 0, "l->leak"),
+        "reset": _common_word(network, 1, "l->reset"),
         "currents": "NULL" if int8 else "sums",
+        "keep": f"\n        if (l == &{last})\n            potential[i] = m;" * network.membrane,
+        "potential": f"\nstatic float potential[{count}];" * network.membrane,
+        "output": f"(float){outputs}[i]",
         "current": f"currents ? currents[i] : {from_sum}" if int8 else "currents[i]",
         "arrays": "\n".join(_write_arrays(layers)),
         "records": ",\n".join(_write_record(layer, k) for k, layer in enumerate(layers)),
@@ -263,36 +270,47 @@ def _float(number: float) -> str:
 def _write_record(layer: _Layer, number: int) -> str:
     stage = layer.stage
     channels, height, width = layer.inputs
-    outputs, out_height, out_width = (*layer.geometry.neurons, 1, 1)[:3]
+    currents, (_, *fired) = ((*shape, 1, 1)[:3] for shape in layer.geometry[1:3])
     names = [
         f"{name.upper()}_{number}" if name in layer.arrays else "0"
         for name in ("first", "output", "row", "column", "weight", "bias", "scale")
     ]
-    geometry = (channels, height, width, outputs, out_height, out_width, stage.padding[0])
-    words = [*map(str, geometry), *names, *_neuron_words(stage), *_pool_words(stage)]
+    geometry = (channels, height, width, *currents, *fired)
+    geometry += (*stage.stride, *stage.padding)
+    words = [
+        *map(str, geometry),
+        *names,
+        *_neuron_words(stage),
+        _pool_words(stage.current_pool),
+        _pool_words(stage.pool),
+    ]
     words.append(str(int(layer.recurrent)))
     return f"    {{{', '.join(words)}}}"
 
 
 def _neuron_words(stage: Stage) -> list[str]:
+    """Return leak and reset as constants of C, then the numbers of the equation."""
     neuron = stage.neuron
     if neuron is None:
-        return ["NO_NEURON", "1.0f", "1.0f", "0.0f", "0.0f"]
-    fall = neuron.threshold - neuron.rest if neuron.reset == "soft" else 0.0
-    numbers = (neuron.tau or 1.0, neuron.threshold, neuron.rest, fall)
-    return [_leak(neuron.tau), *(_float(float(np.float32(number))) for number in numbers)]
+        return ["NO_NEURON", "HARD", "0.0f", "0.0f", "0.0f", "0.0f"]
+    leak, factor = neuron.update if neuron.tau else "no leak", neuron.factor
+    if leak.startswith("divide") and has_exact_inverse(factor):
+        leak, factor = leak.replace("divide", "multiply"), 1 / factor
+    words = [word.upper().replace(" ", "_") for word in (leak, neuron.reset)]
+    numbers = (factor, neuron.fires_at, neuron.rest, neuron.fall)
+    return [*words, *(_float(float(np.float32(number))) for number in numbers)]
 
 
-def _leak(tau: float | None) -> str:
-    if tau is None:
-        return "NO_LEAK"
-    return "MULTIPLY" if has_exact_inverse(tau) else "DIVIDE"
+def _common_word(network: Network, position: int, otherwise: str) -> str:
+    """Return the leak (0) or reset (1) that all neurons have: the compiler drops other code."""
+    words = {_neuron_words(stage)[position] for stage in network.stages if stage.neuron}
+    return words.pop() if len(words) == 1 else otherwise
 
 
-def _pool_words(stage: Stage) -> list[str]:
-    if stage.pool is None:
-        return ["NO_POOL", "1"]
-    return ["MAX_POOL" if stage.pool.kind == "max" else "SUM_POOL", str(stage.pool.size)]
+def _pool_words(pool: Pool | None) -> str:
+    if pool is None:
+        return "{NO_POOL, 1, 1, 0}"
+    return f"{{{pool.kind.upper()}_POOL, {pool.size}, {pool.step}, {pool.padding}}}"
 
 
 def _write_normalisation(network: Network) -> str:
