@@ -13,8 +13,8 @@ from spikewire.formats.libraries import read_neuron
 from spikewire.formats.trace import trace_model
 from spikewire.runtime import Runtime
 
-MULTI_STEP = (peers.neuron.BaseNode,)
 NEURONS = (peers.neuron.BaseNode, peers.snntorch.Leaky, peers.norse.LIFBoxCell, peers.norse.IAFCell)
+NEURONS += (peers.snntorch.Synaptic, peers.norse.LIFCell, peers.norse.LIF)
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def own_spikes(model, *inputs):
 
             def hook(module, args, output, name=name):
                 spikes = output[0] if isinstance(output, tuple) else output
-                multi = getattr(module, "step_mode", "s") == "m"
+                multi = getattr(module, "step_mode", "s") == "m" or type(module) is peers.norse.LIF
                 calls[name].append((spikes if multi else spikes.unsqueeze(0)).clone())
 
             handles.append(module.register_forward_hook(hook))
@@ -203,6 +203,103 @@ def test_norse_container_that_returns_its_states():
     assert torch.equal(Runtime(network)(image), torch.stack(spikes))
 
 
+SYNAPTIC = {
+    "subtract": {},
+    "zero, one step later": {"reset_mechanism": "zero"},
+    "zero": {"reset_mechanism": "zero", "reset_delay": False},
+    "without synaptic current": {"alpha": 0.0},
+}
+
+
+def prune_(model, connectivity=0.4):
+    """Remove weights at random."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_((torch.rand_like(weight) < connectivity) / connectivity)
+    return model
+
+
+@pytest.mark.parametrize("options", SYNAPTIC)
+def test_snntorch_synaptic_currents(options):
+    model = prune_(peers.settle_(peers.SnnTorchSynaptic(**SYNAPTIC[options]), gain=2.0))
+    images = 0.5 * torch.rand(3, 1, 28, 28)
+    network = assert_same_spikes(model, images)
+    decays = [stage.neuron.current_decay for stage in network.stages]
+    alpha = SYNAPTIC[options].get("alpha", 0.8)
+    assert decays == pytest.approx([alpha, 0.6, alpha])
+    for kernels in KERNELS:  # both without recorded calls and with them
+        runtime = Runtime(network, kernels=kernels, exact=True)
+        for part in (images, images[:1], images[1:2]):
+            assert torch.equal(runtime(part), model(part)[0])
+
+
+def test_snntorch_membrane_potential_after_a_synaptic_current():
+    class Membrane(peers.SnnTorchSynaptic):
+        def forward(self, x):
+            return super().forward(x)[1]
+
+    model, images = prune_(peers.settle_(Membrane(), gain=2.0)), 0.5 * torch.rand(3, 1, 28, 28)
+    for kernels in KERNELS:
+        runtime = spikewire.compile(model, images, kernels=kernels, exact=True)
+        assert runtime.network.membrane
+        torch.testing.assert_close(runtime(images), model(images), rtol=1e-5, atol=1e-5)
+
+
+class SynapticOutput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.lif1 = nn.Linear(4, 3), peers.snntorch.Synaptic(0.9, 0.8)
+
+    def forward(self, x):
+        syn, mem = self.lif1.reset_mem()
+        for _ in range(3):
+            spikes, syn, mem = self.lif1(self.fc1(x), syn, mem)
+        return syn
+
+
+def test_a_synaptic_current_as_output_is_refused():
+    refused(lambda: trace_model(SynapticOutput(), torch.rand(2, 4)), "the synaptic current of lif1")
+
+
+@pytest.mark.parametrize(
+    "constants", [{}, {"tau_syn_inv": 900.0, "v_th": 0.1}, {"v_leak": 0.1, "v_reset": 0.1}]
+)
+def test_norse_synaptic_currents(constants):
+    model = prune_(peers.settle_(peers.NorseCuba(**constants)))
+    frames = 3 * torch.rand(25, 2, 2, 12, 12)
+    network = assert_same_spikes(model, frames, frames=True)
+    decay = 1 - 0.001 * constants.get("tau_syn_inv", 200)
+    assert network.stages[0].neuron.current_decay == pytest.approx(decay)
+    for kernels in KERNELS:
+        runtime, wanted = Runtime(network, kernels=kernels, exact=True), model(frames)
+        for _ in range(2):  # each sample begins without current
+            assert torch.equal(runtime.run_frames(frames), wanted)
+        stream = runtime.stream(2)
+        stream.step(frames[0])
+        stream.keep(torch.tensor([False, True]))
+        rest = torch.stack([stream.step(frame[1:]) for frame in frames[1:]])
+        assert torch.equal(rest, wanted[1:, 1:])
+
+
+def test_norse_neurons_that_run_all_time_steps():
+    model = prune_(peers.settle_(peers.norse_sequence(), gain=2.0))
+    assert_same_spikes(model, 2 * torch.rand(30, 3, 20), frames=True)
+
+
+@pytest.mark.parametrize("values", packed.VALUES)
+def test_synaptic_currents_survive_the_packed_file(values, tmp_path):
+    model = prune_(peers.settle_(peers.NorseCuba()))
+    frames = 3 * torch.rand(25, 2, 2, 12, 12)
+    spikewire.export(model, frames, tmp_path / "x", values=values)
+    wanted = packed.quantise(trace_model(model, frames), values)
+    back = packed.read(tmp_path / "x")
+    assert [stage.neuron for stage in back.stages] == [stage.neuron for stage in wanted.stages]
+    assert torch.equal(
+        Runtime(back, exact=True).run_frames(frames), Runtime(wanted, exact=True).run_frames(frames)
+    )
+
+
 @pytest.mark.parametrize("format", ["packed", "nir"])
 def test_a_residual_network_survives_its_file(format, tmp_path):
     model = peers.settle_(peers.sew_block())
@@ -222,10 +319,18 @@ def test_a_residual_network_survives_its_file(format, tmp_path):
 
 
 REFUSED = {
-    "synaptic current": lambda: peers.norse.LIFCell(),
-    "recurrent": lambda: peers.norse.LIFRecurrentCell(5, 5),
+    "dt * tau_syn_inv of 1.2": lambda: peers.norse.LIFCell(dt=0.006),
+    "v_reset 0.2 other than v_leak 0": lambda: peers.norse.LIFCell(
+        peers.norse.LIFParameters(v_reset=torch.tensor(0.2))
+    ),
+    "LIFRecurrentCell": lambda: peers.norse.LIFRecurrentCell(5, 5),
     "QIFNode": lambda: peers.neuron.QIFNode(),
-    "Synaptic": lambda: peers.snntorch.Synaptic(alpha=0.9, beta=0.8),
+    "RSynaptic": lambda: peers.snntorch.RSynaptic(0.9, 0.8, all_to_all=False),
+    "alpha=1": lambda: peers.snntorch.Synaptic(alpha=1.0, beta=0.8),
+    "alpha has 5 values": lambda: peers.snntorch.Synaptic(torch.linspace(0.1, 0.9, 5), 0.8),
+    "state_quant": lambda: peers.snntorch.Synaptic(0.9, 0.8, state_quant=torch.round),
+    "reset_mechanism='none' ": lambda: peers.snntorch.Synaptic(0.9, 0.8, reset_mechanism="none"),
+    "reset_delay=False ": lambda: peers.snntorch.Synaptic(0.9, 0.8, reset_delay=False),
     "RLeaky": lambda: peers.snntorch.RLeaky(beta=0.9, all_to_all=False),
     "reset_mechanism='none'": lambda: peers.snntorch.Leaky(beta=0.9, reset_mechanism="none"),
     "reset_delay=False": lambda: peers.snntorch.Leaky(beta=0.9, reset_delay=False),
@@ -238,7 +343,7 @@ REFUSED = {
 def test_neurons_that_cannot_be_expressed_are_refused_by_name(reason):
     module = REFUSED[reason]()
     message = refused(lambda: read_neuron("hidden.lif", module), "hidden.lif")
-    assert reason in message or type(module).__name__ in message
+    assert reason.strip() in message
 
 
 @pytest.mark.parametrize("format", ["packed", "nir"])

@@ -115,6 +115,7 @@ def _check_stage(stage: Stage) -> None:
         check(not neuron.strict, field.format("firing"), "only above the threshold", "at it in C")
         at_once = neuron.reset in ("hard", "soft")
         check(at_once, field.format("reset"), neuron.reset, "'hard' or 'soft' in C")
+        check(not neuron.current_decay, stage.name, "a synaptic current", "neurons without it in C")
 
 
 class _Layer:
