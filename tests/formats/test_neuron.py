@@ -1,12 +1,14 @@
 """The neurons of a recorded network, compared with values that were computed by hand."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from refusal import refused
 from runtime.agreement import KERNELS
 
-from spikewire.formats import Network, Neuron, Stage
+from spikewire.formats import Network, Neuron, Stage, c, coo
 from spikewire.formats.neuron import step_, validate
 from spikewire.runtime import Runtime
 
@@ -61,14 +63,27 @@ def test_synaptic_currents_computed_by_hand(kind):
 @pytest.mark.parametrize("kind", HAND)
 def test_the_runtime_computes_the_same_by_hand(kind, kernels):
     neuron, arriving, _, membranes, spikes = HAND[kind]
-    one = np.ones(1, np.float32)
-    given = {"index": np.zeros(1, np.int64), "values": one, "bias": 0 * one}
-    stages = (Stage(name="fc", shape=(1, 1), neuron=neuron, **given),)
     frames = torch.tensor(arriving).view(-1, 1, 1)
     for membrane, wanted in ((False, spikes), (True, membranes)):
-        sizes = {"input_shape": (1,), "time_steps": 5, "classes": ("0",), "membrane": membrane}
-        runtime = Runtime(Network(stages=stages, **sizes), kernels=kernels)
+        runtime = Runtime(make_network(neuron, membrane=membrane), kernels=kernels)
         assert runtime.run_frames(frames).flatten().tolist() == wanted
+
+
+def make_network(neuron, **fields):
+    """One neuron behind one synapse of weight 1."""
+    one = np.ones(1, np.float32)
+    given = {"index": np.zeros(1, np.int64), "values": one, "bias": 0 * one, "neuron": neuron}
+    stage = Stage(name="fc", shape=(1, 1), **given)
+    sizes = {"input_shape": (1,), "time_steps": 5, "classes": ("0",)}
+    return Network(stages=(stage,), **sizes, **fields)
+
+
+def test_connection_lists_name_the_current_decay_and_c_refuses_it(tmp_path):
+    network = make_network(HAND["hard"][0])
+    coo.write(network, tmp_path / "out")
+    (layer,) = json.loads((tmp_path / "out" / "network.json").read_text())["layers"]
+    assert layer["neuron"]["current_decay"] == 0.5
+    refused(lambda: c.write(network, tmp_path / "x.c"), "fc: 'a synaptic current'", "in C")
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, -0.1, float("nan"), float("inf"), 1e300, 1 - 1e-9])

@@ -366,6 +366,10 @@ def read_in(peer, path):
     with quiet():
         if peer == "norse":
             return peers.norse.from_nir(str(path), dt=DT)
+        if peer == "spikingjelly":
+            from spikingjelly.activation_based.nir_exchange import import_from_nir
+
+            return import_from_nir(str(path), dt=DT)
         from snntorch.import_nir import import_from_nir
 
         return import_from_nir(nir.read(path))
@@ -388,13 +392,52 @@ def test_synaptic_currents_in_nir(kind, tmp_path):
     assert torch.equal(Runtime(back, exact=True).run_frames(frames), wanted)
     decays = [stage.neuron.current_decay for stage in network.stages]
     assert [stage.neuron.current_decay for stage in back.stages] == pytest.approx(decays)
-    for peer in ("norse", "snntorch"):
+    if kind == "norse":  # SpikingJelly has no gain of the current
+        with pytest.raises(ValueError, match="w_in must equal"):
+            read_in("spikingjelly", tmp_path / "x.nir")
+    for peer in ("norse", "snntorch", *(["spikingjelly"] if kind == "snntorch" else [])):
         net, state, found = read_in(peer, tmp_path / "x.nir"), None, []
         for x in frames:
             with quiet():
-                out, state = net(x[0], state)
+                out, state = net(x if peer == "spikingjelly" else x[0], state)
             found.append(out)
         assert torch.equal(torch.stack(found).reshape(wanted.shape), wanted), peer
+
+
+@torch.no_grad()
+def test_recurrent_neurons_with_a_synaptic_current_are_read_back(tmp_path):
+    model, frames = recurrent_net()
+    network = trace_model(model, frames)
+    stages = list(network.stages)
+    stages[1] = replace(stages[1], neuron=stages[1].neuron._replace(current_decay=0.5))
+    network = replace(network, stages=tuple(stages))
+    write(network, tmp_path / "x.nir")
+    back = from_nir(tmp_path / "x.nir", time_steps=12)
+    assert (back.recurrent, back.stages[1].neuron.current_decay) == ((1,), 0.5)
+    wanted = Runtime(network, exact=True).run_frames(frames)
+    assert not torch.equal(wanted, model(frames))
+    torch.testing.assert_close(Runtime(back, exact=True).run_frames(frames), wanted)
+
+
+@torch.no_grad()
+def test_a_graph_of_snntorch_with_synaptic_currents_is_read():
+    from snntorch.export_nir import export_to_nir
+
+    def make(count, **options):
+        alpha, beta, threshold = (torch.full((count,), x) for x in (0.8, 0.7, 1.0))
+        options |= {"reset_mechanism": "zero", "reset_delay": False, "init_hidden": True}
+        return peers.snntorch.Synaptic(alpha, beta, threshold, **options)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 50), make(50), nn.Linear(50, 5), make(5, output=True))
+    with quiet():
+        graph = export_to_nir(net, torch.rand(20))
+    for lif in (net[1], net[3]):
+        lif.reset_mem()
+    frames = 3 * torch.rand(30, 1, 20)
+    wanted = torch.stack([net(x)[0] for x in frames])
+    assert 0.05 < wanted.mean() < 0.95
+    assert torch.equal(Runtime(from_nir(graph), exact=True).run_frames(frames), wanted)
 
 
 def test_synaptic_currents_that_nir_does_not_have_are_refused(tmp_path):

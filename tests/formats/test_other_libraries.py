@@ -68,6 +68,11 @@ NODES = {
         peers.neuron.ParametricLIFNode,
         {"init_tau": 2.7, "decay_input": False, "v_reset": None},
     ),
+    "current-based lif": (peers.neuron.CUBALIFNode, {"c_decay": 0.3, "v_decay": 0.6}),
+    "current-based lif, soft reset": (
+        peers.neuron.CUBALIFNode,
+        {"v_threshold": 2.0, "v_reset": None, "v_decay": 0.9},
+    ),
 }
 
 
@@ -324,6 +329,9 @@ REFUSED = {
         peers.norse.LIFParameters(v_reset=torch.tensor(0.2))
     ),
     "LIFRecurrentCell": lambda: peers.norse.LIFRecurrentCell(5, 5),
+    "v_reset 0.1 other than 0": lambda: peers.neuron.CUBALIFNode(v_reset=0.1),
+    "c_decay 1 outside": lambda: peers.neuron.CUBALIFNode(c_decay=1.0),
+    "v_decay 1.5 outside": lambda: peers.neuron.CUBALIFNode(v_decay=1.5),
     "QIFNode": lambda: peers.neuron.QIFNode(),
     "RSynaptic": lambda: peers.snntorch.RSynaptic(0.9, 0.8, all_to_all=False),
     "alpha=1": lambda: peers.snntorch.Synaptic(alpha=1.0, beta=0.8),

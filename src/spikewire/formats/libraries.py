@@ -137,6 +137,16 @@ def _read_if_node(module: Any) -> NeuronCall:
     return _read_spikingjelly(module, None, "divide")
 
 
+def _read_cuba_lif_node(module: Any) -> NeuronCall:
+    """``v_decay v + c`` of ``c = c_decay c + x``; the leak is towards 0."""
+    refuse(module.v_reset not in (None, 0), f"v_reset {module.v_reset} other than 0 or None")
+    refuse(not 0 <= module.c_decay < 1, f"c_decay {module.c_decay:g} outside [0, 1)")
+    refuse(not 0 <= module.v_decay <= 1, f"v_decay {module.v_decay:g} outside [0, 1]")
+    tau = None if module.v_decay == 1 else 1 / (1 - module.v_decay)
+    call = _read_spikingjelly(module, tau, "decay")
+    return call._replace(neuron=call.neuron._replace(current_decay=float(module.c_decay)))
+
+
 # ---------------------------------------------------------------------- snnTorch
 
 
@@ -215,6 +225,7 @@ READERS: dict[tuple[str, str], Callable[[Any], NeuronCall]] = {
     ("spikingjelly", "LIFNode"): _read_lif_node,
     ("spikingjelly", "ParametricLIFNode"): _read_parametric_lif_node,
     ("spikingjelly", "IFNode"): _read_if_node,
+    ("spikingjelly", "CUBALIFNode"): _read_cuba_lif_node,
     ("snntorch", "Leaky"): _read_leaky,
     ("snntorch", "Synaptic"): _read_synaptic,
     ("norse", "LIFBoxCell"): _read_norse_lif(False, box=True),

@@ -5,7 +5,7 @@
     multiply           u + (I - (u - rest)) * (1 / tau)      parametric LIF, Norse
     divide then add    u - (u - rest) / tau + I              SpikingJelly, decay_input=False
     multiply then add  u - (u - rest) * (1 / tau) + I        parametric LIF, decay_input=False
-    decay              beta u + I,  beta = 1 - 1 / tau       snnTorch
+    decay              beta u + I,  beta = 1 - 1 / tau       snnTorch, SpikingJelly's CUBALIFNode
 
 Without leak (`tau` None) all of them are ``u + I``. ``S = 1`` if ``m >= threshold``, or only above
 it if `strict`. A hard reset sets ``u = rest`` where S, a soft one ``u = m - S (threshold - rest)``;
@@ -17,7 +17,7 @@ With a `current_decay` d above 0, what the synapses deliver, X, is summed to a s
 that decays, and I is that current:
 
     I[t] = (I[t-1] - (1 - d) I[t-1]) + X[t]    Norse
-    I[t] = d I[t-1] + X[t]                     snnTorch, update "decay"
+    I[t] = d I[t-1] + X[t]                     snnTorch, SpikingJelly: update "decay"
 
 Again the two differ only in rounding. I = 0 before the first time step; a spike does not reset it.
 """
