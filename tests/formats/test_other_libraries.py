@@ -1,5 +1,6 @@
 """Models of other libraries, recorded and run: the same spikes as in their own forward pass."""
 
+import numpy as np
 import peer_models as peers
 import pytest
 import torch
@@ -8,7 +9,7 @@ from runtime.agreement import KERNELS
 from torch import nn
 
 import spikewire
-from spikewire.formats import nir, packed
+from spikewire.formats import Network, Stage, nir, packed
 from spikewire.formats.libraries import read_neuron
 from spikewire.formats.trace import trace_model
 from spikewire.runtime import Runtime
@@ -249,6 +250,49 @@ def test_snntorch_membrane_potential_after_a_synaptic_current():
         runtime = spikewire.compile(model, images, kernels=kernels, exact=True)
         assert runtime.network.membrane
         torch.testing.assert_close(runtime(images), model(images), rtol=1e-5, atol=1e-5)
+
+
+CELLS = {
+    "norse": lambda: peers.norse.LIFCell(),
+    "norse, slow current": lambda: peers.norse.LIFCell(
+        peers.norse.LIFParameters(torch.tensor(37.0), torch.tensor(330.0))
+    ),
+    "snntorch": lambda: peers.snntorch.Synaptic(0.77, 0.93),
+    "snntorch, to zero": lambda: peers.snntorch.Synaptic(0.9, 0.4, reset_mechanism="zero"),
+    "spikingjelly": lambda: peers.neuron.CUBALIFNode(0.7, 0.6, 1.0, None),
+}
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("kind", CELLS)
+@torch.no_grad()
+def test_membranes_and_currents_are_those_of_the_library_to_the_bit(kind, kernels):
+    cell, count = CELLS[kind](), 100
+    index = np.arange(0, count**2, count + 1)  # one synapse of weight 1 per neuron
+    arrays = {"index": index, "values": np.ones(count, np.float32)}
+    arrays |= {"bias": np.zeros(count, np.float32), "neuron": read_neuron("x", cell).neuron}
+    stage = Stage(name="x", shape=(count, count), **arrays)
+    classes = tuple(map(str, range(count)))
+    sizes = {"input_shape": (count,), "time_steps": 1, "classes": classes}
+    stream = Runtime(Network(stages=(stage,), **sizes), kernels=kernels, exact=True).stream(2)
+    torch.manual_seed(0)
+    state, fired = (), 0.0
+    for x in torch.randn(60, 2, count) + 0.3:
+        if kind.startswith("norse"):
+            before = x if not state else x + state[0].i  # Norse keeps what is left of it
+            spikes, *state = cell(x, *state)
+            voltage, current = state[0].v, before
+        elif kind.startswith("snntorch"):
+            spikes, current, voltage = cell(x, *state)
+            state = (current, voltage)
+        else:
+            spikes, voltage, current = cell(x), cell.v, cell.c
+        assert torch.equal(stream.step(x), spikes)
+        for key, wanted in (("voltage", voltage), ("current", current)):
+            found = torch.from_numpy(stream.state[0][key]).flatten(1)[:, :count]
+            assert torch.equal(found, wanted), key
+        fired += float(spikes.mean()) / 60
+    assert 0.01 < fired < 0.9
 
 
 class SynapticOutput(nn.Module):
