@@ -217,18 +217,20 @@ SYNAPTIC = {
 }
 
 
-def prune_(model, connectivity=0.4):
-    """Remove weights at random."""
+def make_sparse(make, gain, connectivity=0.4):
+    """A model of scaled weights, some of them 0, the same in every run."""
+    torch.manual_seed(0)
+    model = make().eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
-                weight.mul_((torch.rand_like(weight) < connectivity) / connectivity)
+                weight.mul_((torch.rand_like(weight) < connectivity) * gain)
     return model
 
 
 @pytest.mark.parametrize("options", SYNAPTIC)
 def test_snntorch_synaptic_currents(options):
-    model = prune_(peers.settle_(peers.SnnTorchSynaptic(**SYNAPTIC[options]), gain=2.0))
+    model = make_sparse(lambda: peers.SnnTorchSynaptic(**SYNAPTIC[options]), 4.0)
     images = 0.5 * torch.rand(3, 1, 28, 28)
     network = assert_same_spikes(model, images)
     decays = [stage.neuron.current_decay for stage in network.stages]
@@ -245,7 +247,7 @@ def test_snntorch_membrane_potential_after_a_synaptic_current():
         def forward(self, x):
             return super().forward(x)[1]
 
-    model, images = prune_(peers.settle_(Membrane(), gain=2.0)), 0.5 * torch.rand(3, 1, 28, 28)
+    model, images = make_sparse(Membrane, 4.0), 0.5 * torch.rand(3, 1, 28, 28)
     for kernels in KERNELS:
         runtime = spikewire.compile(model, images, kernels=kernels, exact=True)
         assert runtime.network.membrane
@@ -315,7 +317,7 @@ def test_a_synaptic_current_as_output_is_refused():
     "constants", [{}, {"tau_syn_inv": 900.0, "v_th": 0.1}, {"v_leak": 0.1, "v_reset": 0.1}]
 )
 def test_norse_synaptic_currents(constants):
-    model = prune_(peers.settle_(peers.NorseCuba(**constants)))
+    model = make_sparse(lambda: peers.NorseCuba(**constants), 10.0)
     frames = 3 * torch.rand(25, 2, 2, 12, 12)
     network = assert_same_spikes(model, frames, frames=True)
     decay = 1 - 0.001 * constants.get("tau_syn_inv", 200)
@@ -332,13 +334,13 @@ def test_norse_synaptic_currents(constants):
 
 
 def test_norse_neurons_that_run_all_time_steps():
-    model = prune_(peers.settle_(peers.norse_sequence(), gain=2.0))
+    model = make_sparse(peers.norse_sequence, 8.0)
     assert_same_spikes(model, 2 * torch.rand(30, 3, 20), frames=True)
 
 
 @pytest.mark.parametrize("values", packed.VALUES)
 def test_synaptic_currents_survive_the_packed_file(values, tmp_path):
-    model = prune_(peers.settle_(peers.NorseCuba()))
+    model = make_sparse(peers.NorseCuba, 10.0)
     frames = 3 * torch.rand(25, 2, 2, 12, 12)
     spikewire.export(model, frames, tmp_path / "x", values=values)
     wanted = packed.quantise(trace_model(model, frames), values)
