@@ -240,3 +240,53 @@ def norse_sequential() -> nn.Module:
     """Norse's container, which returns the states."""
     box = norse.LIFBoxCell
     return norse.SequentialState(nn.Linear(20, 50), box(dt=0.004), nn.Linear(50, 5), box(dt=0.01))
+
+
+class SnnTorchSynaptic(nn.Module):
+    """snnTorch's second-order neurons after a convolution and after a fully connected layer."""
+
+    def __init__(self, time_steps=20, alpha=0.8, **options):
+        super().__init__()
+        self.time_steps = time_steps
+        self.conv1, self.lif1 = nn.Conv2d(1, 6, 5), snntorch.Synaptic(alpha, 0.9, **options)
+        self.fc1, self.lif2 = nn.Linear(6 * 12 * 12, 30), snntorch.Synaptic(0.6, 0.7, **options)
+        self.fc2, self.lif3 = nn.Linear(30, 10), snntorch.Synaptic(alpha, 1.0, **options)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        (syn1, mem1), (syn2, mem2), (syn3, mem3) = (
+            lif.reset_mem() for lif in (self.lif1, self.lif2, self.lif3)
+        )
+        spikes, membranes = [], []
+        for _ in range(self.time_steps):
+            spk1, syn1, mem1 = self.lif1(functional.max_pool2d(self.conv1(x), 2), syn1, mem1)
+            spk2, syn2, mem2 = self.lif2(self.fc1(spk1.flatten(1)), syn2, mem2)
+            spk3, syn3, mem3 = self.lif3(self.fc2(spk2), syn3, mem3)
+            spikes.append(spk3)
+            membranes.append(mem3)
+        return torch.stack(spikes), torch.stack(membranes)
+
+
+class NorseCuba(nn.Module):
+    """Norse's default neurons, which have a synaptic current, in a loop over frames."""
+
+    def __init__(self, **constants):
+        super().__init__()
+        p = norse.LIFParameters(**{k: torch.tensor(v) for k, v in constants.items()})
+        self.conv1, self.lif1 = nn.Conv2d(2, 6, 3, padding=1), norse.LIFCell(p)
+        self.conv2, self.lif2 = nn.Conv2d(6, 8, 3), norse.LIFCell(p)
+        self.fc1, self.lif3 = nn.Linear(8 * 4 * 4, 5), norse.LIFCell()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = second = third = None
+        spikes = []
+        for frame in x:
+            z, first = self.lif1(functional.avg_pool2d(self.conv1(frame), 2), first)
+            z, second = self.lif2(self.conv2(z), second)
+            z, third = self.lif3(self.fc1(z.flatten(1)), third)
+            spikes.append(z)
+        return torch.stack(spikes)
+
+
+def norse_sequence() -> nn.Module:
+    """Norse's neurons that run all time steps in one call."""
+    return norse.SequentialState(nn.Linear(20, 50), norse.LIF(), nn.Linear(50, 5), norse.LIF())

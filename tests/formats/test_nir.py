@@ -3,9 +3,11 @@
 import contextlib
 import io
 import warnings
+from dataclasses import replace
 
 import nir
 import numpy as np
+import peer_models as peers
 import pytest
 import torch
 from networks import conv_net, small
@@ -27,7 +29,7 @@ class Interpreter:
     """NIR as in its documentation: one equation per node, neurons in Euler steps of dt."""
 
     def __init__(self, graph):
-        self.graph, self.after, self.voltage = graph, dict(graph.edges), {}
+        self.graph, self.after, self.voltage, self.current = graph, dict(graph.edges), {}, {}
 
     def step(self, x):
         name = "input"
@@ -53,6 +55,13 @@ class Interpreter:
             case nir.LIF():
                 v = self.voltage.get(name, tensor(node.v_reset).expand_as(x))
                 v = v + DT / tensor(node.tau) * (tensor(node.v_leak) - v + tensor(node.r) * x)
+                return self.fire(name, node, v)
+            case nir.CubaLIF():
+                i = self.current.get(name, torch.zeros_like(x))
+                i = i + DT / tensor(node.tau_syn) * (tensor(node.w_in) * x - i)
+                v = self.voltage.get(name, tensor(node.v_reset).expand_as(x))
+                v = v + DT / tensor(node.tau_mem) * (tensor(node.v_leak) - v + tensor(node.r) * i)
+                self.current[name] = i
                 return self.fire(name, node, v)
             case nir.IF():
                 v = self.voltage.get(name, tensor(node.v_reset).expand_as(x))
@@ -309,3 +318,141 @@ def test_other_loops_of_nir_are_refused_by_name(tmp_path):
     graph = to_nir(network)
     graph.nodes[LOOP[0]] = nir.Linear(np.ones((24, 23)))
     refused(lambda: from_nir(graph), LOOP[0])
+
+
+# ---------------------------------------------------------------------- synaptic currents
+
+
+class Cuba(nn.Module):
+    """A convolution and fully connected layers with neurons of Norse or snnTorch."""
+
+    def __init__(self, kind, reset="zero"):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = nn.ModuleList((nn.Conv2d(1, 4, 3), nn.Linear(4 * 36, 20), nn.Linear(20, 5)))
+        self.kind, self.neurons = kind, nn.ModuleList(self.make(kind, reset) for _ in range(3))
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.weight.mul_((torch.rand_like(layer.weight) < 0.5) * 4).add_(0.03)
+
+    def make(self, kind, reset):
+        if kind == "norse":
+            return peers.norse.LIFCell(peers.norse.LIFParameters(v_th=torch.tensor(0.2)))
+        options = {"reset_mechanism": reset, "reset_delay": reset != "zero", "threshold": 2.0}
+        return peers.snntorch.Synaptic(0.8, 0.7, **options)
+
+    def forward(self, frames):
+        states, found = [()] * 3, []
+        if self.kind == "snntorch":
+            for neuron in self.neurons:
+                neuron.reset_mem()
+        for x in frames:
+            for n, (layer, neuron) in enumerate(zip(self.layers, self.neurons, strict=True)):
+                x, *states[n] = neuron(layer(x.flatten(1) if n else x), *states[n])
+            found.append(x)
+        return torch.stack(found)
+
+
+def cuba_net(kind, **options):
+    """The model, frames, and its outputs, whose spikes no rounding error changes."""
+    model, frames = Cuba(kind, **options).eval(), 2 * torch.rand(25, 1, 1, 8, 8)
+    with torch.no_grad():
+        wanted = model(frames)
+    assert 0.05 < wanted.mean() < 0.9
+    return model, frames, wanted
+
+
+def read_in(peer, path):
+    with quiet():
+        if peer == "norse":
+            return peers.norse.from_nir(str(path), dt=DT)
+        if peer == "spikingjelly":
+            from spikingjelly.activation_based.nir_exchange import import_from_nir
+
+            return import_from_nir(str(path), dt=DT)
+        from snntorch.import_nir import import_from_nir
+
+        return import_from_nir(nir.read(path))
+
+
+@pytest.mark.parametrize("kind", ["norse", "snntorch"])
+@torch.no_grad()
+def test_synaptic_currents_in_nir(kind, tmp_path):
+    model, frames, wanted = cuba_net(kind)
+    network = trace_model(model, frames)
+    write(network, tmp_path / "x.nir")
+    graph = nir.read(tmp_path / "x.nir")
+    node = graph.nodes["layers.0_neuron"]
+    assert isinstance(node, nir.CubaLIF)
+    assert np.allclose(node.tau_syn, 5 * DT)
+    assert np.allclose(node.tau_mem, (10 if kind == "norse" else 1 / 0.3) * DT)
+    reader = Interpreter(graph)
+    assert torch.equal(torch.stack([reader.step(x) for x in frames.double()]).float(), wanted)
+    back = from_nir(tmp_path / "x.nir")
+    assert torch.equal(Runtime(back, exact=True).run_frames(frames), wanted)
+    decays = [stage.neuron.current_decay for stage in network.stages]
+    assert [stage.neuron.current_decay for stage in back.stages] == pytest.approx(decays)
+    if kind == "norse":  # SpikingJelly has no gain of the current
+        with pytest.raises(ValueError, match="w_in must equal"):
+            read_in("spikingjelly", tmp_path / "x.nir")
+    for peer in ("norse", "snntorch", *(["spikingjelly"] if kind == "snntorch" else [])):
+        net, state, found = read_in(peer, tmp_path / "x.nir"), None, []
+        for x in frames:
+            with quiet():
+                out, state = net(x if peer == "spikingjelly" else x[0], state)
+            found.append(out)
+        assert torch.equal(torch.stack(found).reshape(wanted.shape), wanted), peer
+
+
+@torch.no_grad()
+def test_recurrent_neurons_with_a_synaptic_current_are_read_back(tmp_path):
+    model, frames = recurrent_net()
+    network = trace_model(model, frames)
+    stages = list(network.stages)
+    stages[1] = replace(stages[1], neuron=stages[1].neuron._replace(current_decay=0.5))
+    network = replace(network, stages=tuple(stages))
+    write(network, tmp_path / "x.nir")
+    back = from_nir(tmp_path / "x.nir", time_steps=12)
+    assert (back.recurrent, back.stages[1].neuron.current_decay) == ((1,), 0.5)
+    wanted = Runtime(network, exact=True).run_frames(frames)
+    assert not torch.equal(wanted, model(frames))
+    torch.testing.assert_close(Runtime(back, exact=True).run_frames(frames), wanted)
+
+
+@torch.no_grad()
+def test_a_graph_of_snntorch_with_synaptic_currents_is_read():
+    from snntorch.export_nir import export_to_nir
+
+    def make(count, **options):
+        alpha, beta, threshold = (torch.full((count,), x) for x in (0.8, 0.7, 1.0))
+        options |= {"reset_mechanism": "zero", "reset_delay": False, "init_hidden": True}
+        return peers.snntorch.Synaptic(alpha, beta, threshold, **options)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 50), make(50), nn.Linear(50, 5), make(5, output=True))
+    with quiet():
+        graph = export_to_nir(net, torch.rand(20))
+    for lif in (net[1], net[3]):
+        lif.reset_mem()
+    frames = 3 * torch.rand(30, 1, 20)
+    wanted = torch.stack([net(x)[0] for x in frames])
+    assert 0.05 < wanted.mean() < 0.95
+    assert torch.equal(Runtime(from_nir(graph), exact=True).run_frames(frames), wanted)
+
+
+def test_synaptic_currents_that_nir_does_not_have_are_refused(tmp_path):
+    model, frames, _ = cuba_net("snntorch", reset="subtract")
+    network = trace_model(model, frames)
+    refused(lambda: to_nir(network), "layers.0: reset: 'delayed soft'")
+    stage = network.stages[-1]
+    neuron = stage.neuron._replace(tau=None, reset="hard")
+    only = replace(network, stages=(replace(stage, neuron=neuron, inputs=()),), input_shape=(20,))
+    refused(lambda: to_nir(only), "layers.2: neurons", "IF", "leaky in NIR")
+    model, frames, _ = cuba_net("norse")
+    graph = to_nir(trace_model(model, frames))
+    graph.nodes["layers.1_neuron"].tau_syn[:] = DT / 2
+    refused(lambda: from_nir(graph), "current_decay")
+    graph.nodes["layers.1_neuron"].tau_syn[:] = 0
+    refused(lambda: from_nir(graph))
+    graph.nodes["layers.1_neuron"].tau_syn[:] = np.arange(20) + 1
+    refused(lambda: from_nir(graph), "layers.1_neuron: tau_syn", "the same for all neurons")

@@ -124,6 +124,11 @@ HOSTILE = {
     "threshold": layer("neuron", {**NEURON, "threshold": float("nan")}),
     "reset: unknown": layer("neuron", {**NEURON, "reset": "none"}),
     "update: unknown": layer("neuron", {**NEURON, "update": "none"}),
+    "current_decay: 1.0": layer("neuron", {**NEURON, "current_decay": 1.0}),
+    "current_decay: nan": layer("neuron", {**NEURON, "current_decay": float("nan")}),
+    "current_decay: -1e+300": layer("neuron", {**NEURON, "current_decay": -1e300}),
+    "current_decay: '0.5'": layer("neuron", {**NEURON, "current_decay": "0.5"}),
+    "current_decay: None": layer("neuron", {**NEURON, "current_decay": None}),
     "float32": layer("neuron", {**NEURON, "threshold": 1e300}),
     "float32 ": layer("neuron", {**NEURON, "tau": 1e39}),
     "a stage with neurons": layer("neuron", None),
@@ -138,6 +143,17 @@ HOSTILE = {
 def test_hostile_headers_are_refused_in_one_line(message, file):
     rewrite(file, HOSTILE[message])
     refused(lambda: packed.read(file), message.strip())
+
+
+def test_a_file_whose_neurons_have_no_synaptic_current_may_leave_it_out(file):
+    images, wanted = torch.randn(3, *packed.read(file).input_shape), load(file)
+
+    def change(metadata, network, arrays):
+        for own in network["layers"]:
+            assert own["neuron"] is None or own["neuron"].pop("current_decay") == 0
+
+    rewrite(file, change)
+    assert torch.equal(load(file)(images), wanted(images))
 
 
 def test_positions_beyond_the_shape_are_refused(file):

@@ -137,6 +137,7 @@ def random_stage(rng, generator, name, shape, **fields) -> Stage:
         rng.choice(RESETS),
         rng.choice(UPDATES),
         rng.random() < 0.5,
+        rng.choice([0.0, 0.0, 0.3, 0.9]),
     )
     return Stage(
         name=name,

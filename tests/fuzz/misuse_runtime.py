@@ -24,6 +24,7 @@ from spikewire.runtime.library import available_kernels, bind
 
 Case = tuple[str, Callable[[], Any], Any]  # name, call, what it may return; None if it must raise
 STEPS, BATCH = 3, 4
+CUBA = Neuron(2.0, 0.5, 0.0, current_decay=0.5)
 NUMBERS = (0, -1, 2**31, 2**63, 2**70, 1.5, float("nan"), True, None, "2", [1], np.int64(-1))
 
 
@@ -42,14 +43,14 @@ def make_network(kind: str) -> Network:
     if kind == "conv":
         stages = (
             make_stage("conv1", (9, 2, 3, 3), padding=(1, 1), pool=Pool("sum", 2)),
-            make_stage("conv2", (8, 9, 3, 3), padding=(1, 1), pool=Pool("max", 2)),
+            make_stage("conv2", (8, 9, 3, 3), padding=(1, 1), pool=Pool("max", 2), neuron=CUBA),
             make_stage("fc", (20, 8 * 5 * 5)),
         )
         return make(stages, (2, 20, 21))
     if kind == "recurrent":
         stages = (
             make_stage("fc1", (70, 300), neuron=None),
-            make_stage("rec1", (70, 70), inputs=(Source(1),), adds=(0,)),
+            make_stage("rec1", (70, 70), inputs=(Source(1),), adds=(0,), neuron=CUBA),
             make_stage("fc2", (20, 70), neuron=None),
         )
         return make(stages, (300,))
@@ -109,11 +110,16 @@ def cases(library: Any, kernels: str, kind: str) -> Iterator[Case]:
     for name, wrong in wrong_arrays(images.numpy(), any_rows=True):
         yield f"compute_current: {name}", partial(engine.compute_current, wrong), None
     current = engine.compute_current(images.numpy())
-    for number in range(len(engine.make_state(BATCH))):
-        state = engine.make_state(BATCH)
-        for name, wrong in wrong_arrays(state[number], writeable=True):
-            changed = [*state[:number], wrong, *state[number + 1 :]]
-            yield f"state: {name}", partial(engine.run_, current, STEPS, changed), None
+    for number, own in enumerate(engine.make_state(BATCH)):
+        for key, array in own.items():
+            for name, wrong in wrong_arrays(array, writeable=True):
+                changed = engine.make_state(BATCH)
+                changed[number] = {**changed[number], key: wrong}
+                yield f"state: {key}: {name}", partial(engine.run_, current, STEPS, changed), None
+    arrays = [own["voltage"] for own in engine.make_state(BATCH)]
+    yield "state: arrays", partial(engine.run_, current, STEPS, arrays), None
+    more = [{**own, "current": own["voltage"][:1]} for own in engine.make_state(BATCH)]
+    yield "state: a current where there is none", partial(engine.run_, current, STEPS, more), ...
     yield "state: too few", partial(engine.run_, current, STEPS, engine.make_state(BATCH)[1:]), None
     spikes = layers[0].fire_(kernels_call, current, STEPS, layers[0].make_state(BATCH))
     for name, wrong in wrong_arrays(current):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,23 @@ def test_dense_stages_agree_up_to_rounding(kernels, pool, readout, monkeypatch):
     steps = torch.stack([stream.step(images) for _ in range(len(wanted))])
     for got in (fast(images), steps):
         assert ((wanted - got).abs() > 1e-4).float().mean() <= 1e-3  # one of 1,920 numbers
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_dense_stages_keep_the_synaptic_current(kernels, threads, monkeypatch):
+    network = trace_model(conv_net(pool="max", kind="third"))
+    own = [s.neuron and s.neuron._replace(current_decay=0.6) for s in network.stages]
+    pairs = zip(network.stages, own, strict=True)
+    cuba = replace(network, stages=tuple(replace(s, neuron=n) for s, n in pairs))
+    images = torch.randn(64, *network.input_shape)
+    exact = Runtime(cuba, kernels=kernels, threads=threads, exact=True).record_spikes(images)
+    without = Runtime(network, kernels=kernels, exact=True).record_spikes(images)
+    assert all((spikes != without[name]).float().mean() > 0.01 for name, spikes in exact.items())
+    monkeypatch.setattr(dense, "MATMUL", -np.inf)
+    fast, names = Runtime(cuba, kernels=kernels), record_dense_stages(monkeypatch)
+    assert_close(exact, fast.record_spikes(images))
+    assert names == {"conv1", "conv2", "fc"}
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

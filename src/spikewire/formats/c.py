@@ -104,6 +104,9 @@ def _check_stage(stage: Stage) -> None:
     pool = stage.pool
     if pool is not None and pool.kind == "sum":
         check(pool.size <= MAX_POOL, f"{stage.name}: pool", pool.size, f"at most {MAX_POOL} in C")
+    if stage.neuron is not None:
+        plain = not stage.neuron.current_decay and stage.neuron.reset != "delayed hard"
+        check(plain, stage.name, "a synaptic current", "neurons without it in C")
 
 
 class _Layer:

@@ -40,10 +40,10 @@ def import_nir() -> Any:
 def from_nir(source: Any, *, time_steps: int = 8, dt: float = DT) -> Network:
     """Return the network of a NIR graph or file.
 
-    The graph may have Conv2d, Affine, Linear, LIF, IF, AvgPool2d, SumPool2d and Flatten nodes, with
-    the same constants for all neurons of a node. The only loops are those of recurrent neurons,
-    LIF or IF -> Affine or Linear -> the same neurons, which receive their own spikes one time step
-    later.
+    The graph may have Conv2d, Affine, Linear, LIF, CubaLIF, IF, AvgPool2d, SumPool2d and Flatten
+    nodes, with the same constants for all neurons of a node. The only loops are those of recurrent
+    neurons, LIF, CubaLIF or IF -> Affine or Linear -> the same neurons, which receive their own
+    spikes one time step later.
 
     Args:
         source: A `nir.NIRGraph`, or the path of a NIR file.
@@ -109,6 +109,10 @@ def _follow_graph(nir: Any, graph: Any, dt: float) -> tuple[Shape, Spikes | Curr
     return shape, expect_known("output", output), builder
 
 
+def _list_neurons(nir: Any) -> tuple[type, ...]:
+    return nir.LIF, nir.CubaLIF, nir.IF
+
+
 def _find_loops(nir: Any, graph: Any) -> dict[str, str]:
     """Return the synapses from neurons to themselves, by the name of the neurons."""
     found: dict[str, str] = {}
@@ -118,7 +122,7 @@ def _find_loops(nir: Any, graph: Any) -> dict[str, str]:
         before = {source for source, target in graph.edges if target == name}
         after = {target for source, target in graph.edges if source == name}
         (neurons,) = before if len(before) == 1 else ("",)
-        if before == after and isinstance(graph.nodes.get(neurons), nir.LIF | nir.IF):
+        if before == after and isinstance(graph.nodes.get(neurons), _list_neurons(nir)):
             check(neurons not in found, neurons, "two loops", "neurons with one loop")
             found[neurons] = name
     return found
@@ -152,7 +156,7 @@ def _follow_node(
         geometry = _read_geometry(name, node) if isinstance(node, nir.Conv2d) else {}
         weight, bias = _read_synapses(name, node)
         return feed(name, weight, bias, value, geometry)
-    if isinstance(node, nir.LIF | nir.IF):
+    if isinstance(node, _list_neurons(nir)):
         return _fire(nir, builder, name, node, value, dt)
     if isinstance(node, nir.Flatten | nir.Output):
         return value
@@ -211,8 +215,15 @@ def _read_neuron(nir: Any, name: str, node: Any, dt: float) -> tuple[Neuron, flo
         return Neuron(None, threshold, rest), float(np.float32(resistance * dt)), shape
     leak = _read_constant(name, "v_leak", node.v_leak)
     check(leak == rest, f"{name}: v_leak", leak, f"v_reset ({rest})")
-    tau = float(np.float32(_read_constant(name, "tau", node.tau) / dt))
-    return Neuron(tau, threshold, rest), resistance, shape
+    cuba = isinstance(node, nir.CubaLIF)
+    field = "tau_mem" if cuba else "tau"
+    tau = float(np.float32(_read_constant(name, field, getattr(node, field)) / dt))
+    neuron = Neuron(tau, threshold, rest)
+    if not cuba:
+        return neuron, resistance, shape
+    lost = dt / _read_constant(name, "tau_syn", node.tau_syn)  # fraction of the current per step
+    gain = resistance * _read_constant(name, "w_in", node.w_in) * lost
+    return neuron._replace(current_decay=1 - lost), float(np.float32(gain)), shape
 
 
 def _read_constant(name: str, field: str, value: Any) -> float:

@@ -37,6 +37,8 @@ class NeuronCall(NamedTuple):
         multi_step: Whether a call runs all time steps.
         keeps_state: Whether the membrane potential is kept in the module from call to call.
         returns_membrane: Whether a call returns the membrane potential before the reset.
+        states: What the tensors of the state are, in the order of arguments and outputs:
+            ``"voltage"`` or ``"current"``, the synaptic current.
         synapses: Name and weight of the synapses from the neurons to themselves, through which
             they receive their own spikes of the time step before; None for none.
     """
@@ -45,6 +47,7 @@ class NeuronCall(NamedTuple):
     multi_step: bool
     keeps_state: bool = True
     returns_membrane: bool = False
+    states: tuple[str, ...] = ("voltage",)
     synapses: tuple[str, Tensor] | None = None
 
 
@@ -134,6 +137,16 @@ def _read_if_node(module: Any) -> NeuronCall:
     return _read_spikingjelly(module, None, "divide")
 
 
+def _read_cuba_lif_node(module: Any) -> NeuronCall:
+    """``v_decay v + c`` of ``c = c_decay c + x``; the leak is towards 0."""
+    refuse(module.v_reset not in (None, 0), f"v_reset {module.v_reset} other than 0 or None")
+    refuse(not 0 <= module.c_decay < 1, f"c_decay {module.c_decay:g} outside [0, 1)")
+    refuse(not 0 <= module.v_decay <= 1, f"v_decay {module.v_decay:g} outside [0, 1]")
+    tau = None if module.v_decay == 1 else 1 / (1 - module.v_decay)
+    call = _read_spikingjelly(module, tau, "decay")
+    return call._replace(neuron=call.neuron._replace(current_decay=float(module.c_decay)))
+
+
 # ---------------------------------------------------------------------- snnTorch
 
 
@@ -148,12 +161,27 @@ def _read_leaky(module: Any) -> NeuronCall:
     mechanism = module.reset_mechanism
     refuse(mechanism == "none", "reset_mechanism='none'")
     refuse(mechanism == "subtract" and not module.reset_delay, "reset_delay=False")
-    beta = min(max(read_scalar(module.beta, "beta"), 0.0), 1.0)
+    beta = _read_decay(module, "beta")
     tau = None if beta == 1 else 1 / (1 - beta)
     reset = "hard" if mechanism == "zero" else "delayed soft"
     threshold = read_scalar(module.threshold, "threshold")
     neuron = Neuron(tau, threshold, 0.0, reset, "decay", strict=True)
     return NeuronCall(neuron, False, returns_membrane=bool(module.reset_delay))
+
+
+def _read_synaptic(module: Any) -> NeuronCall:
+    """`Leaky` of ``syn = alpha syn + x``; its delayed reset to zero ignores what arrives then."""
+    alpha, call = _read_decay(module, "alpha"), _read_leaky(module)
+    refuse(alpha == 1, "alpha=1, a synaptic current without decay,")
+    neuron = call.neuron._replace(current_decay=alpha)
+    if neuron.reset == "hard" and module.reset_delay:
+        neuron = neuron._replace(reset="delayed hard")
+    return call._replace(neuron=neuron, states=("current", "voltage"))
+
+
+def _read_decay(module: Any, field: str) -> float:
+    """Return ``beta`` or ``alpha``, which snnTorch limits to [0, 1]."""
+    return min(max(read_scalar(getattr(module, field), field), 0.0), 1.0)
 
 
 # ---------------------------------------------------------------------- Norse
@@ -168,21 +196,19 @@ def _read_norse_reset(module: Any, rest: float) -> float:
 
 
 def _read_norse_lif(multi_step: bool, box: bool) -> Callable[[Any], NeuronCall]:
-    """``v + dt tau_mem_inv (v_leak - v + x)``, where `LIFCell` filters x with its own decay."""
+    """``v + dt tau_mem_inv (v_leak - v + i)``, where i is x, or decays by ``dt tau_syn_inv i``."""
 
     def read(module: Any) -> NeuronCall:
         p, dt = module.p, module.dt
-        if not box:
-            left = 1 - read_scalar(torch.as_tensor(dt * p.tau_syn_inv), "tau_syn_inv")
-            refuse(
-                left != 0, f"a synaptic current that keeps {left:g} per step (LIFBoxCell has none)"
-            )
+        lost = 1.0 if box else read_scalar(torch.as_tensor(dt * p.tau_syn_inv), "tau_syn_inv")
+        refuse(not 0 < lost <= 1, f"dt * tau_syn_inv of {lost:g}")
         rest = read_scalar(p.v_leak, "v_leak")
         rate = read_scalar(torch.as_tensor(dt * p.tau_mem_inv), "tau_mem_inv")
         refuse(not 0 < rate <= 1, f"dt * tau_mem_inv of {rate:g}")
         threshold = _read_norse_reset(module, rest)
-        neuron = Neuron(1 / rate, threshold, rest, "hard", "multiply", strict=True)
-        return NeuronCall(neuron, multi_step, keeps_state=False)
+        constants = (1 / rate, threshold, rest, "hard", "multiply", True, 1 - lost)
+        states = ("voltage",) if box else ("voltage", "current")
+        return NeuronCall(Neuron(*constants), multi_step, keeps_state=False, states=states)
 
     return read
 
@@ -199,7 +225,9 @@ READERS: dict[tuple[str, str], Callable[[Any], NeuronCall]] = {
     ("spikingjelly", "LIFNode"): _read_lif_node,
     ("spikingjelly", "ParametricLIFNode"): _read_parametric_lif_node,
     ("spikingjelly", "IFNode"): _read_if_node,
+    ("spikingjelly", "CUBALIFNode"): _read_cuba_lif_node,
     ("snntorch", "Leaky"): _read_leaky,
+    ("snntorch", "Synaptic"): _read_synaptic,
     ("norse", "LIFBoxCell"): _read_norse_lif(False, box=True),
     ("norse", "LIFCell"): _read_norse_lif(False, box=False),
     ("norse", "LIF"): _read_norse_lif(True, box=False),

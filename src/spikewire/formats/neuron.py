@@ -5,12 +5,21 @@
     multiply           u + (I - (u - rest)) * (1 / tau)      parametric LIF, Norse
     divide then add    u - (u - rest) / tau + I              SpikingJelly, decay_input=False
     multiply then add  u - (u - rest) * (1 / tau) + I        parametric LIF, decay_input=False
-    decay              beta u + I,  beta = 1 - 1 / tau       snnTorch
+    decay              beta u + I,  beta = 1 - 1 / tau       snnTorch, SpikingJelly's CUBALIFNode
 
 Without leak (`tau` None) all of them are ``u + I``. ``S = 1`` if ``m >= threshold``, or only above
 it if `strict`. A hard reset sets ``u = rest`` where S, a soft one ``u = m - S (threshold - rest)``;
-a delayed soft one lowers ``m[t+1]`` by ``S[t] (threshold - rest)`` instead. The updates are equal
-up to rounding and a factor of the current; keeping them apart keeps spikes equal to the bit.
+a delayed soft one lowers ``m[t+1]`` by ``S[t] (threshold - rest)`` instead, and a delayed hard one
+sets ``m[t+1] = rest`` where S[t]. The updates are equal up to rounding and a factor of the current;
+keeping them apart keeps spikes equal to the bit.
+
+With a `current_decay` d above 0, what the synapses deliver, X, is summed to a synaptic current
+that decays, and I is that current:
+
+    I[t] = (I[t-1] - (1 - d) I[t-1]) + X[t]    Norse
+    I[t] = d I[t-1] + X[t]                     snnTorch, SpikingJelly: update "decay"
+
+Again the two differ only in rounding. I = 0 before the first time step; a spike does not reset it.
 """
 
 import math
@@ -24,7 +33,7 @@ from spikewire.errors import check, check_word
 
 UPDATES = ("divide", "multiply", "divide then add", "multiply then add", "decay")
 MAX_CONSTANT = 1e38  # also their difference is finite in float32
-RESETS = ("hard", "soft", "delayed soft")
+RESETS = ("hard", "soft", "delayed soft", "delayed hard")
 
 
 class Neuron(NamedTuple):
@@ -34,10 +43,12 @@ class Neuron(NamedTuple):
         tau: Membrane time constant in time steps, at least 1; None for a neuron without leak (IF).
         threshold: Membrane potential at which the neuron fires; above `rest`.
         rest: Resting potential, and the reset value of a hard reset.
-        reset: ``"hard"`` (to `rest`), ``"soft"`` (subtract ``threshold - rest``) or
-            ``"delayed soft"`` (the same, one time step later).
+        reset: ``"hard"`` (to `rest`), ``"soft"`` (subtract ``threshold - rest``),
+            ``"delayed soft"`` or ``"delayed hard"`` (the same, one time step later).
         update: How current and leak are added, one of `UPDATES`.
         strict: Whether the neuron fires only above the threshold, not at it.
+        current_decay: Fraction of the synaptic current that is kept per time step, in [0, 1); 0 for
+            neurons that only receive the current of the present time step.
     """
 
     tau: float | None
@@ -46,6 +57,15 @@ class Neuron(NamedTuple):
     reset: str = "hard"
     update: str = "divide"
     strict: bool = False
+    current_decay: float = 0.0
+
+    @property
+    def synapse(self) -> "Neuron | None":
+        """The synaptic current, as the membrane of a neuron that never fires; None without one."""
+        if not self.current_decay:
+            return None
+        update = self.update if self.update == "decay" else "multiply then add"
+        return Neuron(1 / (1 - self.current_decay), math.inf, 0.0, update=update)
 
     @property
     def factor(self) -> float:
@@ -79,7 +99,7 @@ def validate(neuron: Neuron) -> None:
     Raises:
         SpikewireError: A constant is out of its range, or a name is unknown.
     """
-    tau, threshold, rest, reset, update, strict = neuron
+    tau, threshold, rest, reset, update, strict, kept = neuron
     for field, value in (("tau", tau or 1.0), ("threshold", threshold), ("rest", rest)):
         check(abs(value) <= MAX_CONSTANT, field, value, "finite, also in float32")
     if tau is not None:
@@ -91,34 +111,49 @@ def validate(neuron: Neuron) -> None:
     check_word("update", update, UPDATES)
     check(isinstance(strict, bool), "strict", strict, "True or False")
     check(update != "decay" or rest == 0, "rest", rest, "0 with update 'decay'")
+    fits = 0 <= kept < 1 and np.float32(kept) < 1
+    check(bool(fits), "current_decay", kept, "at least 0 and below 1, also in float32")
 
 
-def step_(neuron: Neuron, current: Tensor, voltage: Tensor) -> tuple[Tensor, Tensor]:
+def charge(neuron: Neuron, current: Tensor, voltage: Tensor) -> Tensor:
+    """Return ``m`` of the current of a time step, by the update of the neuron."""
+    u, factor = voltage, neuron.factor
+    if neuron.tau is None:
+        return u + current
+    if neuron.update == "divide":
+        return u + (current - (u - neuron.rest)) / factor
+    if neuron.update == "multiply":
+        return u + (current - (u - neuron.rest)) * factor
+    if neuron.update == "divide then add":
+        return u - (u - neuron.rest) / factor + current
+    if neuron.update == "multiply then add":
+        return u - (u - neuron.rest) * factor + current
+    return factor * u + current
+
+
+def step_(
+    neuron: Neuron, current: Tensor, voltage: Tensor, synaptic: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Advance neurons by one time step.
 
     Args:
         neuron: The constants.
-        current: Current of this time step, of any shape.
+        current: What the synapses deliver in this time step, of any shape.
         voltage: Membrane potential, updated in place.
+        synaptic: Synaptic current of neurons with a `current_decay`, updated in place.
 
     Returns:
         The spikes as floats, and the membrane potential ``m`` before the reset.
     """
-    u, factor = voltage, neuron.factor
-    if neuron.tau is None:
-        m = u + current
-    elif neuron.update == "divide":
-        m = u + (current - (u - neuron.rest)) / factor
-    elif neuron.update == "multiply":
-        m = u + (current - (u - neuron.rest)) * factor
-    elif neuron.update == "divide then add":
-        m = u - (u - neuron.rest) / factor + current
-    elif neuron.update == "multiply then add":
-        m = u - (u - neuron.rest) * factor + current
-    else:
-        m = factor * u + current
-    if neuron.reset == "delayed soft":
-        m = torch.where(u >= neuron.fires_at, m - neuron.fall, m)
+    if (synapse := neuron.synapse) is not None:
+        assert synaptic is not None
+        current = synaptic.copy_(charge(synapse, current, synaptic))
+    m = charge(neuron, current, voltage)
+    if neuron.reset.startswith("delayed"):
+        late = (
+            m - neuron.fall if neuron.reset == "delayed soft" else torch.full_like(m, neuron.rest)
+        )
+        m = torch.where(voltage >= neuron.fires_at, late, m)
     fires = m >= neuron.fires_at
     if neuron.reset == "hard":
         voltage.copy_(torch.where(fires, torch.full_like(m, neuron.rest), m))

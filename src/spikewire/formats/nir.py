@@ -2,8 +2,10 @@
 
 ``tau dv/dt = v_leak - v + r I`` in Euler steps of dt is the neuron of `spikewire.nn.neurons` when
 NIR's ``tau`` is our ``tau dt``, ``r = 1`` and ``v_leak = v_reset = rest``; without leak,
-``r = 1 / dt``. NIR has no maximum pooling, no soft reset and no sparse weights: the first two are
-refused, absent weights are written as zeros. Several edges into a node are added.
+``r = 1 / dt``. Neurons with a synaptic current are CubaLIF, ``tau_syn dI/dt = -I + w_in X`` before
+the equation above; its ``r = tau / dt`` is what snnTorch reads, for which ``w_in`` makes up. NIR
+has no maximum pooling, no soft reset and no sparse weights: the first two are refused, absent
+weights are written as zeros. Several edges into a node are added.
 
 No pooling node is read by every simulator: SpikingJelly and snnTorch read only AvgPool2d, Norse
 only SumPool2d. Pooling ``"conv"``, a strided convolution that sums the window of each channel, is
@@ -162,9 +164,16 @@ def _make_neuron(nir: Any, stage: Stage, shape: Shape, dt: float) -> Any:
     threshold = neuron.fires_at if neuron.strict else neuron.threshold
     limits = {"v_threshold": fill(threshold), "v_reset": fill(neuron.rest)}
     if neuron.tau is None:
+        leaky = "leaky in NIR, with a synaptic current"
+        check(not neuron.current_decay, f"{stage.name}: neurons", "IF", leaky)
         return nir.IF(r=fill(1 / dt), **limits)
-    tau, gain = fill(neuron.tau * dt), fill(neuron.gain)
-    return nir.LIF(tau=tau, r=gain, v_leak=fill(neuron.rest), **limits)
+    tau, limits["v_leak"] = fill(neuron.tau * dt), fill(neuron.rest)
+    if not neuron.current_decay:
+        return nir.LIF(tau=tau, r=fill(neuron.gain), **limits)
+    steps = 1 / (1 - neuron.current_decay)  # time constant of the current in time steps
+    taus = {"tau_syn": fill(steps * dt), "tau_mem": tau}
+    w_in = fill(steps * neuron.gain / neuron.tau)
+    return nir.CubaLIF(**taus, r=fill(neuron.tau), w_in=w_in, **limits)
 
 
 def _make_pool(nir: Any, name: str, pool: Pool, shape: Shape, pooling: str) -> Any:

@@ -311,7 +311,8 @@ def _read_neuron(record: Mapping[str, Any] | None) -> Neuron | None:
     tau = None if record["tau"] is None else _read_field(record, "tau", float)
     threshold, rest = (_read_field(record, key, float) for key in ("threshold", "rest"))
     reset, update = (_read_field(record, key, str) for key in ("reset", "update"))
-    return Neuron(tau, threshold, rest, reset, update, _read_field(record, "strict", bool))
+    kept = _read_field({"current_decay": 0.0, **record}, "current_decay", float)  # optional
+    return Neuron(tau, threshold, rest, reset, update, _read_field(record, "strict", bool), kept)
 
 
 def _read_pool(record: Mapping[str, Any] | None) -> Pool | None:

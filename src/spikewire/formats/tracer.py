@@ -20,7 +20,6 @@ from spikewire.formats.builder import Builder
 from spikewire.formats.functions import tensors_in
 from spikewire.formats.layers import Kind, pool_options, read_kind
 from spikewire.formats.libraries import NeuronCall, read_neuron
-from spikewire.formats.neuron import Neuron
 from spikewire.formats.pooling import ARGUMENTS, read_pooling
 from spikewire.formats.stage import IMAGE, Source
 from spikewire.formats.values import (
@@ -153,25 +152,26 @@ class Tracer(TorchFunctionMode):
         shape = tuple(x.shape[2 if call.multi_step else 1 :])
         feedback = call.synapses and feed_back(*call.synapses)
         number = self.builder.fire(name, self.expect(x), call.neuron, shape, feedback)
-        self.check_state(name, number, call.neuron, state)
+        self.check_state(name, number, call, state)
         spikes, *rest = tensors_in(output)
         if number == len(self.spikes):
             self.spikes.append([])
         self.spikes[number].append(spikes.detach().clone())
         self.store(spikes, Spikes((Source(number),), step=len(self.spikes[number])))
-        for tensor in rest:
-            membrane: Value = Unknown(f"the membrane potential of {name}", number)
-            if call.returns_membrane:
-                membrane = Spikes((Source(number),), step=len(self.spikes[number]), membrane=True)
-            self.store(tensor, membrane)
+        for tensor, kind in zip(rest, call.states, strict=False):
+            what = "membrane potential" if kind == "voltage" else "synaptic current"
+            kept: Value = Unknown(f"the {what} of {name}", number)
+            if kind == "voltage" and call.returns_membrane:
+                kept = Spikes((Source(number),), step=len(self.spikes[number]), membrane=True)
+            self.store(tensor, kept)
 
-    def check_state(self, name: str, number: int, neuron: Neuron, state: list[Tensor]) -> None:
-        """Refuse a membrane potential that is neither at rest nor the neurons' own."""
-        for tensor in state:
-            value = self.find(tensor)
+    def check_state(self, name: str, number: int, call: NeuronCall, state: list[Tensor]) -> None:
+        """Refuse a state that is neither at rest nor the neurons' own."""
+        for tensor, kind in zip(state, call.states, strict=False):
+            value, rest = self.find(tensor), call.neuron.rest if kind == "voltage" else 0.0
             own = isinstance(value, Unknown) and value.step == number
             own = own or (isinstance(value, Spikes) and value.sources == (Source(number),))
-            if not own and bool((tensor != neuron.rest).any()):
+            if not own and bool((tensor != rest).any()):
                 raise SpikewireError(f"{name}: a membrane potential that is not its own or at rest")
 
     # ------------------------------------------------------------------ functions

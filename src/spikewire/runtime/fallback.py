@@ -13,6 +13,7 @@ from torch.nn import functional
 from spikewire.formats.network import Network, Pool, Stage
 from spikewire.formats.neuron import step_
 from spikewire.runtime.dense import Dense
+from spikewire.runtime.layer import State
 
 
 def list_windows(pool: Pool, x: Tensor, padding: float) -> Tensor:
@@ -144,16 +145,14 @@ class TorchEngine:
             parts.append(pool_spikes(pool, maps) if source.pooled and pool else maps.unsqueeze(1))
         return torch.cat(parts, 1)
 
-    def feed_back_(
-        self, number: int, steps: int, state: tuple[np.ndarray, np.ndarray], spikes: list[Tensor]
-    ) -> Tensor:
-        """Return the spikes of a recurrent stage; both arrays of `state` are updated in place."""
-        stage, latest, found = self.network.stages[number], torch.from_numpy(state[1]), []
+    def feed_back_(self, number: int, steps: int, state: State, spikes: list[Tensor]) -> Tensor:
+        """Return the spikes of a recurrent stage; `state` is updated in place."""
+        stage, latest, found = self.network.stages[number], torch.from_numpy(state["spikes"]), []
         for step in range(steps):
             current = self.run_layer(number, latest.unsqueeze(1))
             for added in stage.adds:
                 current = current + spikes[added][step]
-            latest.copy_(fire_(stage, current.unsqueeze(0), state[0])[0][0])
+            latest.copy_(fire_(stage, current.unsqueeze(0), state)[0][0])
             found.append(latest.clone())
         return torch.stack(found)
 
@@ -161,23 +160,24 @@ class TorchEngine:
         """Return the outputs ``[steps, batch, outputs]`` of neurons that start at rest."""
         return self.run_(self.compute_current(images), steps, self.make_state(len(images)))
 
-    def make_state(self, batch: int) -> list[np.ndarray]:
-        """Return membrane potentials of every stage, then latest spikes of recurrent ones."""
-        stages, geometry = self.network.stages, self.network.geometry
-        rest = [stage.neuron.rest if stage.neuron else 0.0 for stage in stages]
-        order = [*range(len(stages)), *self.network.recurrent]
-        fill = [*rest, *(0.0 for _ in self.network.recurrent)]
-        return [
-            np.full((batch, *geometry[number].neurons), value, np.float32)
-            for number, value in zip(order, fill, strict=True)
-        ]
+    def make_state(self, batch: int) -> list[State]:
+        """Return the state of every stage before the first time step."""
+        return [self._make_own_state(number, batch) for number in range(len(self.layers))]
+
+    def _make_own_state(self, number: int, batch: int) -> State:
+        """Return membrane potentials and, if any, synaptic currents and latest spikes."""
+        neuron, shape = self.network.stages[number].neuron, self.network.geometry[number].neurons
+        fill = {"voltage": neuron.rest if neuron else 0.0}
+        fill |= {"current": 0.0} if neuron and neuron.current_decay else {}
+        fill |= {"spikes": 0.0} if number in self.network.recurrent else {}
+        return {key: np.full((batch, *shape), value, np.float32) for key, value in fill.items()}
 
     @torch.no_grad()
     def run_(
         self,
         current: np.ndarray,
         steps: int,
-        state: list[np.ndarray],
+        state: list[State],
         on_spikes: Callable[[int, np.ndarray], None] | None = None,
     ) -> np.ndarray:
         """Advance `state` in place by `steps` time steps of the same current of the first layer.
@@ -193,10 +193,10 @@ class TorchEngine:
         """
         x = torch.from_numpy(current).expand(steps, *current.shape)
         spikes: list[Tensor] = []  # of all stages; currents of those without neurons
-        latest = dict(zip(self.network.recurrent, state[len(self.layers) :], strict=True))
+        recurrent = self.network.recurrent
         for number, stage in enumerate(self.network.stages):
-            if number in latest:
-                x = self.feed_back_(number, steps, (state[number], latest[number]), spikes)
+            if number in recurrent:
+                x = self.feed_back_(number, steps, state[number], spikes)
                 spikes.append(x)
                 if on_spikes:
                     on_spikes(number, x.numpy().astype(bool))
@@ -216,9 +216,9 @@ class TorchEngine:
         return x.flatten(2).numpy()
 
 
-def fire_(stage: Stage, current: Tensor, state: np.ndarray) -> tuple[Tensor, Tensor]:
+def fire_(stage: Stage, current: Tensor, state: State) -> tuple[Tensor, Tensor]:
     """Return spikes and membrane potentials of ``[steps, ...]``; `state` is updated in place."""
     assert stage.neuron is not None
-    voltage = torch.from_numpy(state)
-    spikes, membranes = zip(*(step_(stage.neuron, x, voltage) for x in current), strict=True)
+    kept = [torch.from_numpy(state[key]) for key in ("voltage", "current") if key in state]
+    spikes, membranes = zip(*(step_(stage.neuron, x, *kept) for x in current), strict=True)
     return torch.stack(spikes), torch.stack(membranes)

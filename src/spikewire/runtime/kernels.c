@@ -22,7 +22,7 @@
 
 enum { PORTABLE, AVX2, AVX512 };
 enum { NO_LEAK, MULTIPLY, DIVIDE, MULTIPLY_ADD, DIVIDE_ADD, DECAY };
-enum { HARD, SOFT, DELAYED };
+enum { HARD, SOFT, DELAYED_SOFT, DELAYED_HARD };
 
 typedef struct {
     int32_t leak, reset;
@@ -36,7 +36,8 @@ typedef struct {
     int64_t channels, vectors, row_words;      /* of the output; a channel is `vectors` words */
     uint32_t tail;                             /* bits that exist in the last word of a row */
     int32_t path;
-    neuron_t neuron;
+    neuron_t neuron, synapse; /* synapse: leak and factor of the synaptic current */
+    float *synaptic;          /* synaptic currents, arranged as the state; NULL for none */
     const int64_t *start;   /* conv: taps of an output; linear: synapses of an input */
     const uint32_t *offset; /* conv: where the words of a tap begin in a plane */
     const uint16_t *post;   /* linear: output within the block */
@@ -57,7 +58,8 @@ int spikewire_best_path(void)
 
 /* ---------------------------------------------------------------- fire
  * m as in formats/neuron.py;  S = m >= threshold;  u = S ? rest : m
- * soft reset: u = S ? m - fall : m;  delayed: m is lowered if u was above the threshold, u = m */
+ * soft reset: u = S ? m - fall : m
+ * delayed, where u was above the threshold: m is lowered, or rest if hard; u = m */
 
 static inline float charge(const neuron_t *n, float current, float u)
 {
@@ -81,9 +83,10 @@ static inline float charge(const neuron_t *n, float current, float u)
 static inline float advance(const neuron_t *n, float current, float *u)
 {
     float m = charge(n, current, *u);
-    if (n->reset == DELAYED && *u >= n->threshold)
-        m -= n->fall;
-    *u = m < n->threshold || n->reset == DELAYED ? m : n->reset == SOFT ? m - n->fall : n->rest;
+    const int delayed = n->reset >= DELAYED_SOFT;
+    if (delayed && *u >= n->threshold)
+        m = n->reset == DELAYED_SOFT ? m - n->fall : n->rest;
+    *u = m < n->threshold || delayed ? m : n->reset == SOFT ? m - n->fall : n->rest;
     return m;
 }
 
@@ -125,12 +128,14 @@ __attribute__((target("avx2"))) static inline __m256 charge8(const neuron_t *n, 
 __attribute__((target("avx2"))) static unsigned fire8(const neuron_t *n, __m256 current, float *at)
 {
     const __m256 u = _mm256_loadu_ps(at), fall = _mm256_set1_ps(n->fall);
-    const __m256 threshold = _mm256_set1_ps(n->threshold);
+    const __m256 threshold = _mm256_set1_ps(n->threshold), rest = _mm256_set1_ps(n->rest);
     __m256 m = charge8(n, current, u);
-    if (n->reset == DELAYED)
-        m = _mm256_blendv_ps(m, _mm256_sub_ps(m, fall), _mm256_cmp_ps(u, threshold, _CMP_GE_OQ));
+    if (n->reset >= DELAYED_SOFT) {
+        const __m256 late = n->reset == DELAYED_SOFT ? _mm256_sub_ps(m, fall) : rest;
+        m = _mm256_blendv_ps(m, late, _mm256_cmp_ps(u, threshold, _CMP_GE_OQ));
+    }
     const __m256 fired = _mm256_cmp_ps(m, threshold, _CMP_GE_OQ);
-    const __m256 after = n->reset == HARD   ? _mm256_set1_ps(n->rest)
+    const __m256 after = n->reset == HARD   ? rest
                          : n->reset == SOFT ? _mm256_sub_ps(m, fall)
                                             : m;
     _mm256_storeu_ps(at, _mm256_blendv_ps(m, after, fired));
@@ -173,12 +178,14 @@ __attribute__((target("avx512f"))) static inline uint16_t fire16(const neuron_t 
                                                                  float *at)
 {
     const __m512 u = _mm512_loadu_ps(at), fall = _mm512_set1_ps(n->fall);
-    const __m512 threshold = _mm512_set1_ps(n->threshold);
+    const __m512 threshold = _mm512_set1_ps(n->threshold), rest = _mm512_set1_ps(n->rest);
     __m512 m = charge16(n, current, u);
-    if (n->reset == DELAYED)
-        m = _mm512_mask_sub_ps(m, _mm512_cmp_ps_mask(u, threshold, _CMP_GE_OQ), m, fall);
+    if (n->reset >= DELAYED_SOFT) {
+        const __m512 late = n->reset == DELAYED_SOFT ? _mm512_sub_ps(m, fall) : rest;
+        m = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(u, threshold, _CMP_GE_OQ), m, late);
+    }
     const __mmask16 fired = _mm512_cmp_ps_mask(m, threshold, _CMP_GE_OQ);
-    const __m512 after = n->reset == HARD   ? _mm512_set1_ps(n->rest)
+    const __m512 after = n->reset == HARD   ? rest
                          : n->reset == SOFT ? _mm512_sub_ps(m, fall)
                                             : m;
     _mm512_storeu_ps(at, _mm512_mask_blend_ps(fired, m, after));
@@ -211,6 +218,23 @@ static void trim(const layer_t *l, uint16_t *spikes, int64_t words)
             spikes[v] &= (uint16_t)l->tail;
 }
 
+/* Return the current that charges `lanes` neurons, the first of which is number `at`: what their
+ * synapses deliver, or the synaptic current that this adds to. */
+static const float *receive(const layer_t *l, const float *delivered, int64_t at, int64_t lanes)
+{
+    if (!l->synaptic)
+        return delivered;
+    const float factor = l->synapse.factor;
+    float *restrict current = l->synaptic + at;
+    if (l->synapse.leak == DECAY)
+        for (int64_t i = 0; i < lanes; i++)
+            current[i] = factor * current[i] + delivered[i];
+    else
+        for (int64_t i = 0; i < lanes; i++)
+            current[i] = current[i] - factor * current[i] + delivered[i];
+    return current;
+}
+
 /* Feed currents [batch][step][channel][vectors][LANES]; if `constant`, [batch][channel]... instead,
  * the same ones at each step. */
 void spikewire_fire(const layer_t *l, const float *currents, int32_t constant, float *state,
@@ -219,9 +243,10 @@ void spikewire_fire(const layer_t *l, const float *currents, int32_t constant, f
     const int64_t words = l->channels * l->vectors;
     for (int64_t b = 0; b < l->batch; b++)
         for (int64_t t = 0; t < l->steps; t++) {
-            const int64_t map = b * l->steps + t;
-            FIRE[l->path](&l->neuron, currents + (constant ? b : map) * words * LANES,
-                          state + b * words * LANES, spikes + map * words, words);
+            const int64_t map = b * l->steps + t, at = b * words * LANES;
+            const float *current = currents + (constant ? b : map) * words * LANES;
+            current = receive(l, current, at, words * LANES);
+            FIRE[l->path](&l->neuron, current, state + at, spikes + map * words, words);
             trim(l, spikes + map * words, words);
         }
 }
@@ -235,6 +260,7 @@ void spikewire_integrate(const layer_t *l, const float *currents, int32_t consta
         for (int64_t t = 0; t < l->steps; t++) {
             const int64_t map = b * l->steps + t;
             const float *current = currents + (constant ? b : map) * lanes;
+            current = receive(l, current, b * lanes, lanes);
             for (int64_t i = 0; i < lanes; i++)
                 membrane[map * lanes + i] = advance(&l->neuron, current[i], state + b * lanes + i);
         }
@@ -382,7 +408,8 @@ void spikewire_conv(const layer_t *l, const uint16_t *masks, float *state, float
                 ADD[l->path](l, o, masks + map * l->planes * l->plane_words, current, l->vectors);
                 if (!spikes)
                     continue;
-                FIRE[l->path](&l->neuron, current, state + (b * l->channels + o) * lanes,
+                const int64_t neuron = (b * l->channels + o) * lanes;
+                FIRE[l->path](&l->neuron, receive(l, current, neuron, lanes), state + neuron,
                               spikes + at * l->vectors, l->vectors);
                 trim(l, spikes + at * l->vectors, l->vectors);
             }
@@ -542,9 +569,11 @@ void spikewire_linear(const layer_t *l, const uint16_t *input, int64_t rows, int
                 float *current = spikes ? scratch : currents + at * LANES;
                 for (int64_t i = 0; i < lanes; i++)
                     current[i] = sums[i * stride + t];
-                if (spikes)
-                    FIRE[l->path](&l->neuron, current, state + (b * total + begin) * LANES,
-                                  spikes + at, l->vectors);
+                if (!spikes)
+                    continue;
+                const int64_t neuron = (b * total + begin) * LANES;
+                FIRE[l->path](&l->neuron, receive(l, current, neuron, lanes), state + neuron,
+                              spikes + at, l->vectors);
             }
         }
     if (spikes && begin + l->vectors == total)

@@ -1,7 +1,7 @@
 """What all stages share on the C kernels: records, pooling, neurons and outputs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from spikewire.runtime.library import (
 
 MAX_PLANES = 2**12
 Added = Sequence[Floats]  # currents of other stages
+State = Mapping[str, Any]  # arrays of one stage by name; their first dimension is the samples
 
 
 def count_planes(pool: Pool | None) -> int:
@@ -42,9 +43,11 @@ class Layer:
 
     Attributes:
         membrane: Whether the outputs are membrane potentials; `NativeEngine` sets it.
+        recurrent: Whether the stage reads its own latest spikes; `NativeEngine` sets it.
     """
 
     membrane = False
+    recurrent = False
 
     def __init__(self, stage: Stage, geometry: Geometry, planes: int, path: str) -> None:
         check(planes <= MAX_PLANES, f"{stage.name}: planes", planes, f"at most {MAX_PLANES}")
@@ -52,8 +55,10 @@ class Layer:
         self.dense = Dense(stage, geometry, path)
         self.inputs, self.currents = Layout(geometry.inputs), Layout(geometry.currents)
         self.neurons, self.outputs = Layout(geometry.neurons), Layout(geometry.outputs)
-        neuron = make_neuron_record(stage.neuron)
-        self.fields: dict[str, Any] = {"planes": planes, "path": PATHS[path], "neuron": neuron}
+        self.synapse = stage.neuron and stage.neuron.synapse
+        self.fields: dict[str, Any] = {"planes": planes, "path": PATHS[path]}
+        self.fields["neuron"] = make_neuron_record(stage.neuron)
+        self.fields["synapse"] = make_neuron_record(self.synapse)
         self.fields |= self.currents.fields
 
     @property
@@ -62,28 +67,33 @@ class Layer:
         plain = self.stage.current_pool is None and not self.stage.adds and not self.membrane
         return plain and self.stage.neuron is not None
 
-    def make_state(self, batch: int) -> Floats:
-        """Return the membrane potentials before the first time step."""
-        rest = self.stage.neuron.rest if self.stage.neuron else 0.0
-        return np.full((batch, self.neurons.words * LANES), rest, np.float32)
+    @property
+    def kept(self) -> dict[str, tuple[Any, int]]:
+        """Type and width of the arrays of the state: membrane potentials and, if any, others."""
+        kept: dict[str, tuple[Any, int]] = {"voltage": (np.float32, self.neurons.words * LANES)}
+        if self.synapse is not None:
+            kept["current"] = kept["voltage"]
+        if self.recurrent:
+            kept["spikes"] = (np.uint16, self.neurons.words)
+        return kept
 
-    def make_spikes(self, batch: int) -> Words:
-        """Return the spikes before the first time step: none."""
-        return np.zeros((batch, self.neurons.words), np.uint16)
+    def make_state(self, batch: int) -> State:
+        """Return the state before the first time step: at rest, without current and spikes."""
+        state = {key: np.zeros((batch, n), dtype) for key, (dtype, n) in self.kept.items()}
+        state["voltage"].fill(self.stage.neuron.rest if self.stage.neuron else 0.0)
+        return state
 
-    def make_record(self, batch: int, steps: int, **fields: Any) -> Any:
-        """Return the record; the arrays belong to `self`."""
-        return make_layer_record({**self.fields, **fields, "batch": batch, "steps": steps})
+    def make_record(self, batch: int, steps: int, state: State | None = None, **own: Any) -> Any:
+        """Return the record; the arrays belong to `self` or to the caller."""
+        synaptic = state["current"] if state and self.synapse else None
+        sizes = {"batch": batch, "steps": steps}
+        return make_layer_record({**self.fields, **own, **sizes, "synaptic": synaptic})
 
-    def check_state(self, state: Floats, batch: int) -> None:
-        """Check the membrane potentials of `batch` samples, which the kernels write."""
-        shape = (batch, self.neurons.words * LANES)
-        check_array(f"{self.stage.name}: state", state, np.float32, shape, writeable=True)
-
-    def check_latest(self, spikes: Words, batch: int) -> None:
-        """Check the latest spikes of `batch` samples, which the kernels write."""
-        shape = (batch, self.neurons.words)
-        check_array(f"{self.stage.name}: spikes", spikes, np.uint16, shape, writeable=True)
+    def check_state(self, state: State, batch: int) -> None:
+        """Check the state of `batch` samples, which the kernels write."""
+        for key, (dtype, width) in self.kept.items():
+            field = f"{self.stage.name}: state: {key}"
+            check_array(field, state.get(key), dtype, (batch, width), writeable=True)
 
     def check_spikes(self, spikes: Words) -> None:
         """Check input maps ``[batch, steps, plane * word]``."""
@@ -98,7 +108,7 @@ class Layer:
         currents = np.empty((batch, steps, self.currents.words * LANES), np.float32)
         return currents, None, currents
 
-    def finish_(self, call: Call, out: Any, state: Floats, added: Added = ()) -> Words | Floats:
+    def finish_(self, call: Call, out: Any, state: State, added: Added = ()) -> Words | Floats:
         """Return the outputs of a stage, from what its synapses returned, and from other stages."""
         if self.is_fused:
             return out
@@ -117,7 +127,7 @@ class Layer:
             maps = self.neurons.unpack(x)
         return maps.reshape(*x.shape[:2], *self.neurons.shape)
 
-    def fire_(self, call: Call, current: Floats, steps: int, state: Floats) -> Words | Floats:
+    def fire_(self, call: Call, current: Floats, steps: int, state: State) -> Words | Floats:
         """Return the spikes of currents ``[batch, steps, ...]``; `state` is updated in place.
 
         Currents ``[batch, ...]`` are fed at every step. With `membrane`, return the membrane
@@ -128,17 +138,18 @@ class Layer:
         check_array(f"{self.stage.name}: current", current, np.float32, sizes)
         batch = len(current)
         self.check_state(state, batch)
-        record = self.make_record(batch, steps, **self.neurons.fields)
+        voltage = state["voltage"]
+        record = self.make_record(batch, steps, state, **self.neurons.fields)
         if self.membrane:
             membrane = np.empty((batch, steps, self.neurons.words * LANES), np.float32)
-            call("spikewire_integrate", record, current, current.ndim == 2, state, membrane)
+            call("spikewire_integrate", record, current, current.ndim == 2, voltage, membrane)
             return membrane
         spikes = np.empty((batch, steps, self.neurons.words), np.uint16)
-        call("spikewire_fire", record, current, current.ndim == 2, state, spikes)
+        call("spikewire_fire", record, current, current.ndim == 2, voltage, spikes)
         return spikes
 
     def feed_spikes_densely_(
-        self, call: Call, spikes: Words, state: Floats, added: Added = ()
+        self, call: Call, spikes: Words, state: State, added: Added = ()
     ) -> Words | Floats:
         """Return the result of `feed_spikes_`, up to rounding, computed by dense torch."""
         self.check_spikes(spikes)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spikewire.errors import check
 from spikewire.formats.arrays import check_array
 from spikewire.formats.network import Geometry, Stage
-from spikewire.runtime.layer import Added, Layer
+from spikewire.runtime.layer import Added, Layer, State
 from spikewire.runtime.layout import Floats, Words
 from spikewire.runtime.library import (
     GROUP,
@@ -96,19 +96,19 @@ class Conv(Layer):
         return padded
 
     def feed_spikes_(
-        self, call: Call, spikes: Words, state: Floats, each: Each, added: Added = ()
+        self, call: Call, spikes: Words, state: State, each: Each, added: Added = ()
     ) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
         self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
         self.check_state(state, batch)
         shifted = self._shift(call, spikes)
-        out, spiked, currents = self.allocate_outputs(batch, steps)
-        record = self.make_record(batch, steps, offset=self.offset)
+        voltage, (out, spiked, currents) = state["voltage"], self.allocate_outputs(batch, steps)
+        record = self.make_record(batch, steps, state, offset=self.offset)
 
         def run(part: tuple[int, int]) -> None:
             scratch = np.empty(self.currents.vectors * LANES, np.float32)
-            call("spikewire_conv", record, shifted, state, scratch, spiked, currents, *part)
+            call("spikewire_conv", record, shifted, voltage, scratch, spiked, currents, *part)
 
         each(run, self.ranges)
         return self.finish_(call, out, state, added)
@@ -178,21 +178,21 @@ class Linear(Layer):
         return currents
 
     def feed_spikes_(
-        self, call: Call, spikes: Words, state: Floats, each: Each, added: Added = ()
+        self, call: Call, spikes: Words, state: State, each: Each, added: Added = ()
     ) -> Words | Floats:
         """Return spikes, or currents without neurons; `state` is updated in place."""
         self.check_spikes(spikes)
         batch, steps = spikes.shape[:2]
         self.check_state(state, batch)
-        out, spiked, currents = self.allocate_outputs(batch, steps)
+        voltage, (out, spiked, currents) = state["voltage"], self.allocate_outputs(batch, steps)
         sizes = (self.inputs.rows, self.inputs.row_words, self.inputs.width)
 
         def run(block: tuple[int, dict[str, Any]]) -> None:
             begin, fields = block
             scratch = np.empty((1 + GROUP) * fields["vectors"] * LANES, np.float32)
             events = np.empty((self.planes * self.stage.shape[1], 2), np.uint32)
-            record = self.make_record(batch, steps, **fields)
-            arrays = (state, scratch, events, spiked, currents)
+            record = self.make_record(batch, steps, state, **fields)
+            arrays = (voltage, scratch, events, spiked, currents)
             call("spikewire_linear", record, spikes, *sizes, begin, self.words, *arrays)
 
         each(run, self.blocks)

@@ -45,7 +45,8 @@ class LayerRecord(ctypes.Structure):
         ("tail", ctypes.c_uint32),
         ("path", number),
         ("neuron", NeuronRecord),
-        *((name, pointer) for name in ("start", "offset", "post", "weight", "bias")),
+        ("synapse", NeuronRecord),
+        *((name, pointer) for name in ("synaptic", "start", "offset", "post", "weight", "bias")),
     )
 
 

@@ -5,7 +5,7 @@ All time steps of a layer run before the next layer begins, so threads are joine
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from spikewire.errors import check
 from spikewire.formats.arrays import check_array
 from spikewire.formats.network import Network, Stage, check_steps
-from spikewire.runtime.layer import Added, count_planes
+from spikewire.runtime.layer import Added, State, count_planes
 from spikewire.runtime.layers import Conv, Linear
 from spikewire.runtime.layout import Floats, Words
 from spikewire.runtime.library import LANES, Call, Kernels
 from spikewire.runtime.program import Program, Programs, Recorder
 
-State = list[Any]  # arrays whose first dimension is that of the samples
 OnSpikes = Callable[[int, NDArray[np.bool_]], None]
 CHUNK = 2**22  # bytes of shifted spikes at once: about what stays in the cache
 
@@ -52,6 +51,8 @@ class NativeEngine:
             )
         ]
         self.layers[-1].membrane = network.membrane
+        for number in network.recurrent:
+            self.layers[number].recurrent = True
         self.last_use = find_last_uses(network)
         self.threads = threads
         self.executors: dict[int, ThreadPoolExecutor] = {}  # by process
@@ -99,8 +100,10 @@ class NativeEngine:
     def _record(self, images: Floats, steps: int) -> Program:
         recorder = Recorder()
         source, state = np.empty_like(images), self.make_state(len(images))
-        for u, rest in zip(state, self.make_state(1), strict=True):
-            recorder("spikewire_copy", u, rest, 1, len(u), rest.nbytes, 0, rest.nbytes, 0, 0)
+        for own, start in zip(state, self.make_state(1), strict=True):
+            for key, rest in start.items():
+                sizes = (1, len(images), rest.nbytes, 0, rest.nbytes, 0, 0)
+                recorder("spikewire_copy", own[key], rest, *sizes)
         first = self.layers[0]
         current = first.pool_currents(recorder, first.feed_pixels(recorder, source, self.each))
         outputs = self._run_part_(recorder, current, steps, state, None)
@@ -123,25 +126,24 @@ class NativeEngine:
             return False
         return dense.is_faster(batch, np.count_nonzero(images) / images.size, pixels=True)
 
-    def make_state(self, batch: int) -> State:
-        """Return the state before the first time step.
+    def make_state(self, batch: int) -> list[State]:
+        """Return the state of every stage before the first time step."""
+        return [layer.make_state(batch) for layer in self.layers]
 
-        It has the membrane potentials of every stage, then the latest spikes of each recurrent one.
-        """
-        latest = [self.layers[number].make_spikes(batch) for number in self.network.recurrent]
-        return [*(layer.make_state(batch) for layer in self.layers), *latest]
-
-    def check_state(self, state: State, batch: int) -> None:
+    def check_state(self, state: Sequence[State], batch: int) -> None:
         """Check the state of `batch` samples, which the kernels write."""
-        count = len(self.layers) + len(self.network.recurrent)
-        check(len(state) == count, "state", len(state), f"{count} arrays")
-        for layer, u in zip(self.layers, state, strict=False):
-            layer.check_state(u, batch)
-        for number, spikes in zip(self.network.recurrent, state[len(self.layers) :], strict=True):
-            self.layers[number].check_latest(spikes, batch)
+        count = len(self.layers)
+        fits = len(state) == count and all(isinstance(own, Mapping) for own in state)
+        check(fits, "state", f"{len(state)} objects", f"{count} mappings, one per stage")
+        for layer, own in zip(self.layers, state, strict=True):
+            layer.check_state(own, batch)
 
     def run_(
-        self, current: Floats, steps: int, state: State, on_spikes: OnSpikes | None = None
+        self,
+        current: Floats,
+        steps: int,
+        state: Sequence[State],
+        on_spikes: OnSpikes | None = None,
     ) -> Floats:
         """Advance `state` in place by `steps` time steps of the same current of the first layer.
 
@@ -165,7 +167,7 @@ class NativeEngine:
         outputs = []
         for begin in range(0, len(current), size):
             part = slice(begin, begin + size)
-            own = [u[part] for u in state]
+            own = [{key: array[part] for key, array in of.items()} for of in state]
             outputs.append(self._run_part_(self.call, current[part], steps, own, on_spikes))
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, 1)
 
@@ -179,22 +181,21 @@ class NativeEngine:
         call: Call,
         current: Floats,
         steps: int,
-        state: State,
+        state: Sequence[State],
         on_spikes: OnSpikes | None,
     ) -> Floats:
         spikes: dict[tuple[int, bool], Any] = {}  # by stage, before and after its pooling
         x: Any = None
-        latest = dict(zip(self.network.recurrent, state[len(self.layers) :], strict=True))
-        for number, (layer, u) in enumerate(zip(self.layers, state, strict=False)):
+        for number, (layer, own) in enumerate(zip(self.layers, state, strict=True)):
             added = [spikes[other, False] for other in layer.stage.adds]
-            if number in latest:
-                x = self._feed_back_(call, number, steps, (u, latest[number]), added)
+            if layer.recurrent:
+                x = self._feed_back_(call, layer, steps, own, added)
             elif number:
-                x = self.advance_(layer, self._gather(call, number, spikes), u, added, call)
+                x = self.advance_(layer, self._gather(call, number, spikes), own, added, call)
             elif layer.stage.neuron is None:
                 x = repeat(call, current, steps)
             else:
-                x = layer.fire_(call, current, steps, u)
+                x = layer.fire_(call, current, steps, own)
             if on_spikes and layer.stage.neuron:
                 on_spikes(number, layer.read_spikes(x).swapaxes(0, 1))
             spikes[number, False] = x
@@ -203,15 +204,15 @@ class NativeEngine:
         return self.layers[-1].read_outputs(call, x)
 
     def _feed_back_(
-        self, call: Call, number: int, steps: int, state: tuple[Floats, Words], added: Added
+        self, call: Call, layer: Conv | Linear, steps: int, state: State, added: Added
     ) -> Words:
-        """Return the spikes of a recurrent stage; both arrays of `state` are updated in place."""
-        layer, (u, latest) = self.layers[number], state
+        """Return the spikes of a recurrent stage; `state` is updated in place."""
+        latest = state["spikes"]
         batch, words = latest.shape
         out = np.empty((batch, steps, words), np.uint16)
         for step in range(steps):
             now = [select_step(call, currents, step) for currents in added]
-            x = self.advance_(layer, latest.reshape(batch, 1, words), u, now, call)
+            x = self.advance_(layer, latest.reshape(batch, 1, words), state, now, call)
             call("spikewire_copy", latest, x, 1, batch, 2 * words, 0, 2 * words, 0, 2 * words)
             sizes = (2 * words, 0, 2 * steps * words, 0, 2 * words)
             call("spikewire_copy", out[:, step:], x, 1, batch, *sizes)
@@ -230,7 +231,7 @@ class NativeEngine:
         self,
         layer: Conv | Linear,
         x: Words,
-        state: Floats,
+        state: State,
         added: Added = (),
         call: Call | None = None,
     ) -> Words | Floats:

@@ -10,6 +10,7 @@ from torch import Tensor
 from spikewire.errors import check
 from spikewire.formats.arrays import check_array
 from spikewire.formats.network import Network, check_steps, is_whole
+from spikewire.runtime.layer import State
 
 if TYPE_CHECKING:
     from spikewire.runtime.model import Runtime
@@ -34,7 +35,7 @@ class Stream:
     def __init__(self, model: "Runtime", batch: int) -> None:
         check(is_whole(batch) and batch >= 1, "batch", batch, "at least 1")
         self.model, self.batch = model, batch
-        self.state = model.engine.make_state(batch)
+        self.state: list[State] = model.engine.make_state(batch)
 
     def step(self, images: Tensor) -> Tensor:
         """Feed normalised images ``[batch, ...]`` for one time step; return ``[batch, classes]``.
@@ -77,7 +78,7 @@ class Stream:
         """
         check(self.batch > 0, "stream", "no sample", "a stream with samples left")
         check_steps(steps)
-        check_array("current", current, np.float32, self.state[0].shape)
+        check_array("current", current, np.float32, self.state[0]["voltage"].shape)
         outputs = self.model.engine.run_(current, steps, self.state)
         return count_votes(self.model.network, outputs)
 
@@ -94,7 +95,8 @@ class Stream:
         found = f"{chosen.dtype}{list(chosen.shape)}" if isinstance(chosen, Tensor) else chosen
         fits = fits and chosen.shape == (self.batch,)
         check(fits, "chosen", found, f"a boolean tensor of {self.batch} samples")
-        self.state = [u[chosen.numpy()] for u in self.state]
+        index = chosen.numpy()
+        self.state = [{key: u[index] for key, u in own.items()} for own in self.state]
         self.batch = int(chosen.sum())
 
 
