@@ -88,11 +88,27 @@ def test_snntorch_tutorial_with_currents_that_are_pooled(tmp_path):
     assert [stage.current_pool.kind for stage in network.stages[:2]] == ["max", "sum"]
 
 
-def test_norse_cells_on_frames(tmp_path):
-    model = peers.settle_(peers.NorseFrames(), gain=1.5)
-    frames = 6 * torch.rand(7, 3, 20)
+FRAMES = {
+    "norse": (peers.NorseFrames, 1.5, 6, (7, 3, 20)),
+    "norse, synaptic currents": (peers.norse_sequence, 8.0, 2, (30, 3, 20)),
+    "sew resnet": (peers.sew_block, 4.0, 2, (4, 2, 3, 32, 32)),
+    "spiking resnet": (peers.spiking_block, 4.0, 2, (4, 2, 3, 16, 16)),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_frames_shortcuts_and_synaptic_currents(kind, tmp_path):
+    make, gain, scale, shape = FRAMES[kind]
+    model = peers.settle_(make(), gain=gain)
+    frames = scale * torch.rand(shape)
     network = trace_model(model, frames)
     expected = means_over_time(network, frames, "fp32")
     assert expected[-1].std() > 0
     scores = run_over_time(network, frames, tmp_path, "fp32")
-    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reset", ["subtract", "zero"])
+def test_snntorch_synaptic_currents(reset, tmp_path):
+    model = peers.settle_(peers.SnnTorchSynaptic(reset_mechanism=reset), gain=1.5)
+    assert_same_images(model, 3 * torch.rand(4, 1, 28, 28), tmp_path)

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from compiled import run_over_time
 from refusal import refused
 from runtime.agreement import KERNELS
 
-from spikewire.formats import Network, Neuron, Stage, c, coo
+from spikewire.formats import Network, Neuron, Stage, coo
 from spikewire.formats.neuron import step_, validate
 from spikewire.runtime import Runtime
 
@@ -69,6 +70,18 @@ def test_the_runtime_computes_the_same_by_hand(kind, kernels):
         assert runtime.run_frames(frames).flatten().tolist() == wanted
 
 
+@pytest.mark.parametrize("kind", HAND)
+def test_a_c_file_computes_the_same_by_hand(kind, need, tmp_path):
+    need("gcc")
+    neuron, arriving, _, membranes, spikes = HAND[kind]
+    frames = torch.tensor(arriving).view(-1, 1, 1)
+    steps = torch.arange(1, len(frames) + 1)
+    for membrane, wanted in ((False, spikes), (True, membranes)):
+        network = make_network(neuron, membrane=membrane)
+        scores = run_over_time(network, frames, tmp_path, "fp32").flatten() * steps
+        torch.testing.assert_close(scores, torch.tensor(wanted).float().cumsum(0))
+
+
 def make_network(neuron, **fields):
     """One neuron behind one synapse of weight 1."""
     one = np.ones(1, np.float32)
@@ -78,12 +91,11 @@ def make_network(neuron, **fields):
     return Network(stages=(stage,), **sizes, **fields)
 
 
-def test_connection_lists_name_the_current_decay_and_c_refuses_it(tmp_path):
+def test_connection_lists_name_the_current_decay(tmp_path):
     network = make_network(HAND["hard"][0])
     coo.write(network, tmp_path / "out")
     (layer,) = json.loads((tmp_path / "out" / "network.json").read_text())["layers"]
     assert layer["neuron"]["current_decay"] == 0.5
-    refused(lambda: c.write(network, tmp_path / "x.c"), "fc: 'a synaptic current'", "in C")
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, -0.1, float("nan"), float("inf"), 1e300, 1 - 1e-9])

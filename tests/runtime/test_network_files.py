@@ -56,8 +56,6 @@ def test_a_packed_network_runs_as_the_model_does(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "format", "why"),
     [
-        ("sew-resnet18", "c", "block2.branch.conv1: 'a shortcut' is not allowed"),
-        ("resnet19", "c", "block1.shortcut: 'a shortcut' is not allowed"),
         ("vgg11", "nir", "conv1: NIR has no maximum pooling"),
     ],
 )
@@ -67,7 +65,7 @@ def test_what_a_format_cannot_hold_is_refused_by_name(name, format, why, tmp_pat
         spikewire.export(model, images, tmp_path / "net", format=format)
 
 
-@pytest.mark.parametrize("name", ["vgg11", "dpap", "vggsnn"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_network_in_c_gives_the_outputs_of_the_runtime(name, need, tmp_path):
     need("gcc")
     model, images = make(name, readout="current")

@@ -46,7 +46,7 @@ def convert(
 
     Example:
         >>> convert("zoo:digits-5", format="c", out="digits.c").memory
-        Memory(flash=5310, ram=3668)
+        Memory(flash=5310, ram=3412)
     """
     check_options(format, values, pooling)
     check(check_images >= 0, "check_images", check_images, "at least 0")
