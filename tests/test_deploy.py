@@ -99,6 +99,12 @@ def test_unknown_options_of_a_model_are_refused_before_it_runs(tmp_path):
     refused(lambda: export(model, images, out, format="onnx"), "format: unknown 'onnx'")
     refused(lambda: export(model, images, out, values="fp8"), "values: unknown 'fp8'")
     refused(lambda: export(model, images, out, format="c", values="fp16"), "values: unknown 'fp16'")
+    refused(
+        lambda: export(model, images, out, mean=0.5), "mean: 0.5 is not allowed; it must be one"
+    )
+    refused(
+        lambda: export(nn.Linear, images, out), "model: 'type' is not allowed; it must be an nn"
+    )
     assert not out.exists()
 
 

@@ -819,9 +819,10 @@ def test_attach_names_an_argument_in_the_wrong_place_in_one_line():
         ((model.parameters(), optimizer), "a generator is not an nn.Module"),
         (
             (model, model.parameters()),
-            "a generator is not a torch.optim optimizer; other arguments",
+            "a generator is not a torch.optim optimizer; several go one by one",
         ),
-        ((model, optimizer, 100), "an int is not a torch.optim optimizer; other arguments go by"),
+        ((model, [optimizer]), "a list is not a torch.optim optimizer; several go one by one"),
+        ((model, optimizer, 100), "an int is not a torch.optim optimizer; several go one by one"),
     ):
         with pytest.raises(SpikewireError, match=message) as caught:
             Dense().attach(*arguments, total_steps=1)

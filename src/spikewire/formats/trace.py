@@ -90,6 +90,7 @@ def trace(
     """Return the record of a trained network, and the spikes of the model; see `trace_model`."""
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     model = getattr(model, "module", model) if hasattr(model, "device_ids") else model
+    check(isinstance(model, nn.Module), "model", type(model).__name__, "an nn.Module")
     rule = isinstance(model, Plastic)
     check(not rule, "model", type(model).__name__, "one that learns by a gradient")
     image = _make_example(model, example)

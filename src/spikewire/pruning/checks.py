@@ -46,7 +46,7 @@ def require_attachable(method: "Method", model: Any, optimizers: Sequence[Any]) 
         if not isinstance(optimizer, Optimizer):
             raise SpikewireError(
                 f"{name}: attach(model, optimizer, ...): {_kind(optimizer)} is not a torch.optim "
-                "optimizer; other arguments go by keyword"
+                "optimizer; several go one by one, other arguments by keyword"
             )
         refuse_lbfgs(name, optimizer)
 
