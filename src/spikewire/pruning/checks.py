@@ -41,7 +41,9 @@ def require_attachable(method: "Method", model: Any, optimizers: Sequence[Any]) 
     if not isinstance(model, nn.Module):
         raise SpikewireError(f"{name}: attach(model, ...): {_kind(model)} is not an nn.Module")
     if not optimizers:
-        raise SpikewireError(f"{name}: attach() needs the optimizer of the weights")
+        raise SpikewireError(
+            f"{name}: attach(model, optimizer, ...) needs the optimizer that moves the weights"
+        )
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise SpikewireError(
