@@ -12,6 +12,7 @@ demo: .venv/core
 	$(BIN)/spikewire train
 	$(BIN)/spikewire train --method budget --connectivity 0.05
 	$(BIN)/spikewire report runs -o runs/report.html
+	@echo "open runs/report.html in a browser; for the command spikewire: source $(BIN)/activate"
 
 figures: .venv/core
 	$(BIN)/spikewire figures --results results --kinds svg --out docs/figures

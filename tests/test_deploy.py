@@ -4,10 +4,12 @@ import pytest
 import torch
 from networks import conv_net
 from refusal import refused
+from torch import nn
 
 from spikewire import compile, export
 from spikewire.config import resolve
 from spikewire.deploy import FORMATS, export_run
+from spikewire.nn import LIF
 from spikewire.runtime import from_nir, load
 from spikewire.train.loop import fit
 
@@ -97,7 +99,33 @@ def test_unknown_options_of_a_model_are_refused_before_it_runs(tmp_path):
     refused(lambda: export(model, images, out, format="onnx"), "format: unknown 'onnx'")
     refused(lambda: export(model, images, out, values="fp8"), "values: unknown 'fp8'")
     refused(lambda: export(model, images, out, format="c", values="fp16"), "values: unknown 'fp16'")
+    refused(
+        lambda: export(model, images, out, mean=0.5), "mean: 0.5 is not allowed; it must be one"
+    )
+    refused(
+        lambda: export(nn.Linear, images, out), "model: 'type' is not allowed; it must be an nn"
+    )
     assert not out.exists()
+
+
+class Branching(nn.Module):
+    """Doubles the current where the example is bright, as only Python can decide."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.fc, self.lif, self.reads = nn.Linear(6, 3), LIF(), reads
+
+    def forward(self, images):
+        current = self.fc(images)
+        if self.reads and images.sum() > 0:
+            current = 2 * current
+        return self.lif(current.expand(4, *current.shape))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_branch_that_depends_on_the_input_is_named_in_a_warning(caplog, reads):
+    compile(Branching(reads), torch.rand(2, 6) * 9)
+    assert ("Branching: forward() reads a number out of a tensor" in caplog.text) == reads
 
 
 def test_a_layer_that_is_silent_on_the_example_is_named(caplog):

@@ -268,7 +268,7 @@ def test_the_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch, c
         exec(compile(code, f"{page.name} block {number}", "exec"), names)
         if "def build(" in code:
             check_network(names["build"])
-    if page.name == "python-api.md":
+    if page.name in ("python-api.md", "getting-started.md"):
         check_learned(names["model"], names["data"])
 
 

@@ -57,7 +57,9 @@ def unknown(field: str, word: object, allowed: Iterable[str]) -> SpikewireError:
     if "folder:PATH" in names and isdir(str(word)):
         hint = f" did you mean 'folder:{word}'?"
     if len(family) > 1:
-        hint = f" did you mean one of {', '.join(family)}?"
+        return SpikewireError(
+            f"{field}: unknown {_shown(word)}; did you mean one of {', '.join(family)}?"
+        )
     return SpikewireError(f"{field}: unknown {_shown(word)};{hint} known: {', '.join(names)}")
 
 

@@ -81,7 +81,7 @@ PLAIN = File("plain/pixels", len(CONTENT), md5(CONTENT))
 
 def archive(*files: File, packed: bytes = PACKED, name: str = "pixels.gz") -> Source:
     entry = Archive(name, len(packed), md5(packed), ("http://127.0.0.1:9/",), files or (PLAIN,))
-    return Source("made for a test", lambda root: pytest.fail("not to be read"), (entry,))
+    return Source("Plain", "made for a test", lambda root: pytest.fail("not to be read"), (entry,))
 
 
 def fetched(root: Path, source: Source, *sites: Site, **options) -> None:

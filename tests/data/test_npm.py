@@ -54,7 +54,7 @@ def source(packed: bytes = PACKED) -> Source:
         Archive(f"{file.path[4:]}.gz", 99, md5(b""), UNREACHABLE, (file,)) for file in FILES
     )
     package = Package("set-data@1.0.0", md5(packed), rebuild)
-    return Source("for a test", lambda root: pytest.fail("not to be read"), archives, package)
+    return Source("Set", "test", lambda root: pytest.fail("not to be read"), archives, package)
 
 
 @pytest.fixture

@@ -15,6 +15,17 @@ from spikewire.data.dataset import stratified_mask
 from spikewire.data.source import data_dir, read_file
 
 
+def test_names_of_data_sets_are_shown_as_papers_write_them():
+    assert [data.title_of(name) for name in ("cifar10", "seqmnist", "shd")] == [
+        "CIFAR-10",
+        "sequential MNIST",
+        "SHD",
+    ]
+    assert data.title_of("folder:pictures/birds") == "birds"
+    titles = [source.title for source in data.DATASETS.values()]
+    assert len(set(titles)) == len(titles)
+
+
 def test_mnist_has_the_published_images_and_labels(mnist):
     assert mnist.train_images.shape == (60_000, 1, 28, 28)
     assert mnist.test_images.shape == (10_000, 1, 28, 28)

@@ -68,7 +68,7 @@ def untimed(folder: Path) -> dict:
 
 def table(out: str) -> list[list[str]]:
     """Return the table a frontier printed, without its last column, the time."""
-    return [line.split()[:-2] for line in out.splitlines() if line.startswith("  digits ")]
+    return [line.split()[:-2] for line in out.splitlines() if line.startswith(" digits ")]
 
 
 def networks(folder: Path) -> dict[str, tuple[int, int]]:

@@ -202,6 +202,12 @@ class Lbfgs(Automatic):
         return torch.optim.LBFGS(self.parameters())
 
 
+def test_a_callback_of_no_method_is_refused_at_once():
+    for wrong in (Budget, "budget"):
+        with pytest.raises(SpikewireError, match="^method: .* it must be one such as spikewire"):
+            PrunerCallback(wrong)
+
+
 def test_lbfgs_is_refused(tmp_path):
     with pytest.raises(SpikewireError, match="budget: LBFGS evaluates its closure several times"):
         trainer(tmp_path, PrunerCallback(Budget())).fit(Lbfgs(), loader())

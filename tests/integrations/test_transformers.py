@@ -122,6 +122,12 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(name, tmp_path):
     assert all(map(torch.equal, callback.pruner.masks().values(), restored.pruner.masks().values()))
 
 
+def test_a_callback_of_no_method_is_refused_at_once():
+    for wrong in (Budget, "budget"):
+        with pytest.raises(SpikewireError, match="^method: .* it must be one such as spikewire"):
+            PrunerCallback(wrong)
+
+
 def test_a_checkpoint_without_the_callback_is_refused_in_one_line(tmp_path):
     trainer(tmp_path, Classifier(), epochs=2, save_strategy="epoch").train()
     run = trainer(tmp_path, Classifier(), PrunerCallback(build("budget")), epochs=2)

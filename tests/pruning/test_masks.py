@@ -80,6 +80,8 @@ def test_masks_that_do_not_fit_are_refused_before_anything_changes():
         SpikewireError, match=r"weight: the mask has shape \(3,\), the parameter \(2, 2\)"
     ):
         apply_masks(model, {"weight": torch.ones(3, dtype=torch.bool)})
+    with pytest.raises(SpikewireError, match=r"^weight: mask: torch.float32 is not allowed; it mu"):
+        apply_masks(model, {"weight": MASK.float()})
     assert model.weight.tolist() == [[-1.0, -2.0], [3.0, 4.0]]
 
 

@@ -672,9 +672,12 @@ def test_a_foreign_state_is_refused_in_one_line_and_nothing_changes(saved, loade
     assert all(same(before["layers"][k], after["layers"][k]) for k in before["layers"])
 
 
-def test_a_state_dict_of_the_model_is_refused_in_one_line():
-    with pytest.raises(SpikewireError, match=r"^state: is not what a pruner's state_dict\(\)"):
-        attached(Budget()).load_state_dict(net().state_dict())
+@pytest.mark.parametrize(("state", "kind"), [(net().state_dict(), "OrderedDict"), (None, "None")])
+def test_what_is_not_a_state_of_a_pruner_is_refused_in_one_line(state, kind):
+    with pytest.raises(
+        SpikewireError, match=rf"^state: an? {kind}\w* is not what a pruner's state"
+    ):
+        attached(Budget()).load_state_dict(state)
 
 
 def test_a_state_from_before_an_option_and_layer_targets_existed_is_loaded():
@@ -816,13 +819,29 @@ def test_attach_names_an_argument_in_the_wrong_place_in_one_line():
         ((model.parameters(), optimizer), "a generator is not an nn.Module"),
         (
             (model, model.parameters()),
-            "a generator is not a torch.optim optimizer; other arguments",
+            "a generator is not a torch.optim optimizer; several go one by one",
         ),
-        ((model, optimizer, 100), "a int is not a torch.optim optimizer; other arguments go by"),
+        ((model, [optimizer]), "a list is not a torch.optim optimizer; several go one by one"),
+        ((model, optimizer, 100), "an int is not a torch.optim optimizer; several go one by one"),
     ):
         with pytest.raises(SpikewireError, match=message) as caught:
             Dense().attach(*arguments, total_steps=1)
         assert "\n" not in str(caught.value)
+
+
+def test_attach_on_a_class_says_how_a_method_is_created():
+    model = net()
+    with pytest.raises(SpikewireError, match=r"^attach: called on a class; create the method"):
+        Dense.attach(model, SGD(model.parameters(), lr=0.1), total_steps=1)
+
+
+def test_an_optimizer_that_is_not_attached_is_named_as_a_cause():
+    model = net()
+    pruner = DeepR(connectivity=0.25).attach(model, SGD(model.parameters(), 0.1), total_steps=4)
+    other = SGD(model.parameters(), lr=0.1)
+    train(model, other, steps=1)
+    with pytest.raises(SpikewireError, match=r"attach\(\) to the optimizer that steps the model"):
+        pruner.finish()
 
 
 def test_a_pruner_shows_its_method_steps_and_connectivity():

@@ -171,9 +171,9 @@ def test_networks_and_data_sets_are_not_mixed(runs):
     ]
     for name in ("frontier", "energy"):
         labels = [axes.get_ylabel() for axes in drawn_axes(figure_named(name)(found))]
-        assert labels == [f"test accuracy on {word}, %" for word in ("digits", "mnist")]
+        assert labels == [f"test accuracy on {word}, %" for word in ("digits", "MNIST")]
     heads = [what for what, _, _ in cards(found)]
-    assert heads[::2] == ["digits: best accuracy", "mnist: best accuracy"]
+    assert heads[::2] == ["digits: best accuracy", "MNIST: best accuracy"]
 
 
 def test_bars_of_similar_length_start_at_0(trained):

@@ -157,6 +157,21 @@ def test_names_are_escaped_in_html_and_markdown(hostile_page):
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
 
 
+def test_the_first_lines_name_runs_data_set_and_methods(runs):
+    html = page.build(find([runs]))
+    assert '<p class="lead">4 runs on digits: deepr, dense, gradr</p>' in html
+
+
+def test_the_column_of_data_sets_is_hidden_while_there_is_one(runs):
+    head = '<button type="button" title="data set">data</button>'
+    before = re.findall(f"<th ([^>]*)>{head}", page.build(find([runs])))
+    other = runs / "gradr-a" / "config.toml"
+    other.write_text(other.read_text().replace('"digits"', '"mnist"'))
+    after = re.findall(f"<th ([^>]*)>{head}", page.build(find([runs])))
+    assert [text.endswith(" hidden") for text in before] == [True, True]  # of both tables
+    assert [text.endswith(" hidden") for text in after] == [False, False]
+
+
 def test_the_page_requests_nothing(hostile_page):
     html = hostile_page.read_text("utf-8")
     links = re.findall(r'(?:src|href)="([^"]*)"', html)

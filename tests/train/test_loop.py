@@ -23,6 +23,12 @@ from spikewire.train.loop import Epoch, Step, fit, prepare, threads
 from spikewire.train.signals import Interrupted, deferred_signals
 
 
+def test_settings_that_are_no_config_are_refused_in_one_line():
+    for wrong in ("digits", {"epochs": 3}):
+        with pytest.raises(SpikewireError, match=r"^config: .* it must be a Config, such as"):
+            fit(wrong)
+
+
 @pytest.fixture(scope="module")
 def data():
     """Every eighth digit: 5 steps per epoch at the batch size used here."""

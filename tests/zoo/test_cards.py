@@ -163,6 +163,19 @@ def test_zoo_prints_a_table_records_and_a_card(call):
     assert "command 1" not in out  # a single command has no number
 
 
+def test_the_table_fits_a_terminal_of_80_columns_with_whole_names(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("spikewire.cli.show.is_terminal", lambda: True)
+    _, out, _ = call("zoo")
+    rows = [line.split() for line in out.splitlines() if "%" in line]
+    assert [row[0] for row in rows] == [f"zoo:{name}" for name in cards()]
+    assert all(len(line) <= 80 for line in out.splitlines())
+    monkeypatch.setenv("COLUMNS", "50")
+    _, out, _ = call("zoo")
+    assert all(f"zoo:{name} " in out for name in cards())
+    assert "…" not in out
+
+
 def test_names_are_accepted_by_eval_predict_and_export(call, tmp_path):
     for words in (["predict", "zoo:digits-5", "--input", "digits"], ["eval", "zoo:digits-5"]):
         code, out, _ = call(*words)

@@ -29,15 +29,22 @@ def print_line(text: object, flush: bool = True) -> None:
     print(printable(str(text)), flush=flush)
 
 
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns; outside a terminal wide ones are not cut."""
+    """Print aligned columns; where a terminal is too narrow, all but the first are wrapped."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    table = Table(*head, box=box.SIMPLE_HEAD, show_header=any(head))
+    console = Console(width=None if is_terminal() else 200, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, show_header=any(head), pad_edge=False)
+    for number, title in enumerate(head):
+        table.add_column(title, overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))  # as text: "[0, 1)" is no markup
     console.print(table)
@@ -66,7 +73,7 @@ def print_layers(layers: list[dict[str, Any]]) -> None:
 @contextmanager
 def progress_display(config: Config):
     """Yield a callback: a live bar on a terminal, one line per epoch elsewhere."""
-    if not sys.stdout.isatty():
+    if not is_terminal():
         yield print_epoch
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -107,7 +114,7 @@ def epoch_line(event: "Epoch") -> str:
 @contextmanager
 def download_display():
     """Yield a callback that shows bytes on a terminal, and nothing elsewhere."""
-    if not sys.stdout.isatty():
+    if not is_terminal():
         yield None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn

@@ -26,10 +26,11 @@ def zoo(arguments: Sequence[str]) -> None:
         print_values(card_values(shown[0]))
     else:
         print_table(HEAD, [table_row(found) for found in shown])
+        print_line("synapses: those that the input reaches; SynOps: per sample")
         print_line("spikewire zoo NAME prints a card; spikewire predict zoo:NAME runs a network")
 
 
-HEAD = ("network", "accuracy", "weights", "synapses reached", "SynOps", "file", "C flash + RAM")
+HEAD = ("network", "accuracy", "weights", "synapses", "SynOps", "file")  # 80 columns
 
 
 def table_row(card: Card) -> tuple[str, ...]:
@@ -39,9 +40,8 @@ def table_row(card: Card) -> tuple[str, ...]:
         percent(card.accuracy),
         percent(card.connectivity),
         shown_fraction(card.synapses_reached),
-        shown_count(card.synops),
+        shown_short(card.synops),
         size(card.bytes),
-        UNKNOWN if card.flash is None else f"{size(card.flash)} + {size(card.ram or 0)}",
     )
 
 
@@ -82,6 +82,11 @@ def shown_commands(commands: Sequence[str]) -> dict[str, str]:
 def shown_fraction(value: float | None) -> str:
     """Return a fraction in %, or a dash where it is unknown."""
     return UNKNOWN if value is None else percent(value)
+
+
+def shown_short(value: float | None) -> str:
+    """Return a number of operations, in millions from one million on."""
+    return shown_count(value) if value is None or value < 1e6 else f"{value / 1e6:.1f} M"
 
 
 def shown_count(value: float | None) -> str:

@@ -17,7 +17,7 @@ from spikewire.data.dvs_gesture import DVS_GESTURE
 from spikewire.data.idx import FASHION_MNIST, MNIST
 from spikewire.data.nmnist import NMNIST
 from spikewire.data.normalise import Normalisation, normalise
-from spikewire.data.reference import named_path
+from spikewire.data.reference import named_path, short_name
 from spikewire.data.sequence import SEQ_DIGITS, SEQ_MNIST
 from spikewire.data.shd import SHD, SSC
 from spikewire.data.source import Progress, Source, data_dir
@@ -39,6 +39,7 @@ __all__ = [
     "get",
     "load",
     "normalise",
+    "title_of",
 ]
 
 DATASETS: dict[str, Source] = {
@@ -57,6 +58,19 @@ DATASETS: dict[str, Source] = {
     "ssc": SSC,
     "st-mnist": ST_MNIST,
 }
+
+
+def title_of(name: str) -> str:
+    """Return the name of a data set as papers write it; of one of your own, that of its file.
+
+    Args:
+        name: A key of `DATASETS`, or a data set of your own as in `find`.
+
+    Example:
+        >>> spikewire.data.title_of("cifar10"), spikewire.data.title_of("npz:mine.npz")
+        ('CIFAR-10', 'mine')
+    """
+    return DATASETS[name].title if name in DATASETS else short_name(name)
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:

@@ -33,4 +33,6 @@ def _load(_: Path) -> Dataset:
     return parse(read_embedded("braille", _FILE))
 
 
-BRAILLE = Source("1,400 Braille letters as events of 12 taxels, embedded in the package", _load)
+BRAILLE = Source(
+    "Braille", "1,400 Braille letters as events of 12 taxels, embedded in the package", _load
+)

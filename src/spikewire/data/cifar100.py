@@ -61,4 +61,6 @@ def _load(root: Path) -> Dataset:
     )
 
 
-CIFAR100 = Source("60,000 colour photographs of 100 classes, 32 x 32", _load, (_ARCHIVE,))
+CIFAR100 = Source(
+    "CIFAR-100", "60,000 colour photographs of 100 classes, 32 x 32", _load, (_ARCHIVE,)
+)

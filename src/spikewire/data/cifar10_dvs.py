@@ -38,6 +38,7 @@ def _load(root: Path) -> Streamed:
 
 
 CIFAR10_DVS = Source(
+    "CIFAR10-DVS",
     "CIFAR10-DVS: 10,000 photographs as events, 128 x 128",
     _load,
     folder="cifar10-dvs",

@@ -34,4 +34,4 @@ def _load(_: Path) -> Dataset:
     return parse(read_embedded("digits", _FILE))
 
 
-DIGITS = Source("1,797 handwritten digits, 8 x 8, embedded in the package", _load)
+DIGITS = Source("digits", "1,797 handwritten digits, 8 x 8, embedded in the package", _load)

@@ -73,6 +73,7 @@ def _load(root: Path) -> Streamed:
 
 
 DVS_GESTURE = Source(
+    "DVS128 Gesture",
     "DVS128 Gesture: 11 gestures as events, 128 x 128",
     _load,
     folder="DvsGesture",

@@ -53,6 +53,7 @@ def parse(content: bytearray) -> Tensor:
 
 def _source(
     name: str,
+    title: str,
     summary: str,
     sums: tuple[tuple[str, int, str], ...],
     mirrors: tuple[str, ...],
@@ -82,11 +83,12 @@ def _source(
             std=(1.0,),
         )
 
-    return Source(summary, load, archives, package)
+    return Source(title, summary, load, archives, package)
 
 
 MNIST = _source(
     "mnist",
+    "MNIST",
     "70,000 handwritten digits, 28 x 28",
     _MNIST_SUMS,
     _MNIST_MIRRORS,
@@ -95,6 +97,7 @@ MNIST = _source(
 )
 FASHION_MNIST = _source(
     "fashion-mnist",
+    "Fashion-MNIST",
     "70,000 pieces of clothing, 28 x 28",
     _FASHION_SUMS,
     _FASHION_MIRRORS,

@@ -31,6 +31,7 @@ def read(path: Path) -> Events:
 
 
 NMNIST = Source(
+    "N-MNIST",
     "N-MNIST: 70,000 digits as events, 34 x 34",
     class_folders("nmnist", ("Train", "Test"), ".bin", read, SHAPE),
     folder="nmnist",

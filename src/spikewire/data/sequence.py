@@ -40,7 +40,7 @@ def to_sequence(images: Tensor) -> Tensor:
     return torch.stack([pixels, cue], 2)
 
 
-def _sequential(source: Source, name: str, summary: str) -> Source:
+def _sequential(source: Source, name: str, title: str, summary: str) -> Source:
     """Return a data set of images as one of sequences; its files are the same."""
 
     def read(root: Path) -> Dataset:
@@ -56,10 +56,18 @@ def _sequential(source: Source, name: str, summary: str) -> Source:
             temporal=True,
         )
 
-    return replace(source, summary=summary, read=read)
+    return replace(source, title=title, summary=summary, read=read)
 
 
-SEQ_MNIST = _sequential(MNIST, "seqmnist", "MNIST as sequences of 784 pixels and a cue of 56 steps")
+SEQ_MNIST = _sequential(
+    MNIST,
+    "seqmnist",
+    "sequential MNIST",
+    "MNIST as sequences of 784 pixels and a cue of 56 steps",
+)
 SEQ_DIGITS = _sequential(
-    DIGITS, "seqdigits", "the embedded digits as sequences of 64 pixels and a cue of 4 steps"
+    DIGITS,
+    "seqdigits",
+    "sequential digits",
+    "the embedded digits as sequences of 64 pixels and a cue of 4 steps",
 )

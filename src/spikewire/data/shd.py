@@ -60,7 +60,7 @@ def _source(name: str, folder: str, classes: tuple[str, ...], summary: str) -> S
         return Streamed(name=name, train=found[0], test=found[1], classes=classes, temporal=True)
 
     address = "https://zenkelab.org/resources/spiking-heidelberg-datasets-shd"
-    return Source(summary, load, folder=folder, address=address)
+    return Source(folder, summary, load, folder=folder, address=address)
 
 
 SHD = _source(

@@ -94,6 +94,7 @@ class Source:
     """A data set that spikewire can download and read.
 
     Args:
+        title: Its name as papers write it, for figures and tables.
         summary: One line for `spikewire data`.
         read: Reads the data set from a data directory; every file is verified.
         archives: The downloads that hold its files.
@@ -102,6 +103,7 @@ class Source:
         address: Where a person can get it then.
     """
 
+    title: str
     summary: str
     read: Callable[[Path], AnyDataset]
     archives: tuple[Archive, ...] = ()

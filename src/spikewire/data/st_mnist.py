@@ -47,6 +47,7 @@ def _load(root: Path) -> Streamed:
 
 
 ST_MNIST = Source(
+    "ST-MNIST",
     "ST-MNIST: 6,953 digits as touches, 10 x 10",
     _load,
     folder="st-mnist",

@@ -5,7 +5,7 @@ model itself, so that a model which was recorded wrongly is refused.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -230,6 +230,8 @@ def _collect_fields(
     classes: Sequence[str] | None, mean: Sequence[float], std: Sequence[float]
 ) -> dict[str, Any]:
     """Return the fields of `Network` that are not in the model."""
+    for name, value in (("mean", mean), ("std", std)):
+        check(isinstance(value, Iterable), name, value, "one number per channel, as in (0.5,)")
     versions = {"spikewire": __version__, "torch": str(torch.__version__)}
     fields: dict[str, Any] = {"about": versions, "mean": tuple(mean), "std": tuple(std)}
     return fields if classes is None else {**fields, "classes": tuple(classes)}

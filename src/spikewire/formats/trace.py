@@ -4,6 +4,7 @@ Models may be built of torch layers and the neurons of spikewire, SpikingJelly, 
 They run one time step per call or all of them, and may loop over time themselves.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,12 +90,14 @@ def trace(
     """Return the record of a trained network, and the spikes of the model; see `trace_model`."""
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     model = getattr(model, "module", model) if hasattr(model, "device_ids") else model
+    check(isinstance(model, nn.Module), "model", type(model).__name__, "an nn.Module")
     rule = isinstance(model, Plastic)
     check(not rule, "model", type(model).__name__, "one that learns by a gradient")
     image = _make_example(model, example)
     tracer = Tracer(model, image)
     with _evaluation(model), torch.no_grad(), tracer.hooks():
         output = model(image)
+    _warn_of_branches(tracer)
     value = _find_output(tracer, output)
     check(bool(tracer.spikes), "model", type(model).__name__, "one with spiking neurons")
     steps = _count_steps(tracer)
@@ -145,6 +148,16 @@ def _reset_(model: nn.Module) -> None:
                 "snntorch",
             ):
                 method()
+
+
+def _warn_of_branches(tracer: Tracer) -> None:
+    """Warn where ``if x.sum() > 0`` may have chosen a branch: only that one is recorded."""
+    if tracer.read:
+        message = (
+            "%s: forward() reads a number out of a tensor, as in `if x.sum() > 0`; if a branch or "
+            "a factor depends on it, the export has that of the example for all inputs"
+        )
+        logging.getLogger("spikewire").warning(message, ", ".join(tracer.read))
 
 
 def _find_output(tracer: Tracer, output: Any) -> Spikes | Current:

@@ -32,6 +32,8 @@ from spikewire.formats.values import (
     normalise,
 )
 
+READS = {"__bool__", "__float__", "__int__", "__index__", "item", "tolist"}  # values, for Python
+
 
 class Tracer(TorchFunctionMode):
     """Records the stages of a model while it runs.
@@ -46,6 +48,7 @@ class Tracer(TorchFunctionMode):
         multi_step: Whether one call of the neurons runs all time steps; None before the first.
         keeps_state: Whether all neurons keep their state from call to call.
         expanded: Whether the image was repeated over time.
+        read: Names of the modules in which Python read a value, as ``if x.sum() > 0`` does.
         indexed: The dimension in which the image was indexed by time step, or None.
     """
 
@@ -60,6 +63,7 @@ class Tracer(TorchFunctionMode):
         self.expanded, self.indexed = False, None
         self.calls: list[str] = []  # names of the modules that are running
         self.depth = 0  # of modules that are recorded as a whole
+        self.read: dict[str, None] = {}  # modules that read a number out of a tensor, in order
         self.store(image, Spikes((Source(IMAGE),)))
 
     # ------------------------------------------------------------------ values
@@ -74,7 +78,7 @@ class Tracer(TorchFunctionMode):
 
     def expect(self, tensor: Tensor) -> Value:
         """Return what a tensor is, `Unknown` if it does not depend on the image."""
-        return self.find(tensor) or Unknown("it does not come from the example")
+        return self.find(tensor) or Unknown("it does not come from the example by torch functions")
 
     # ------------------------------------------------------------------ modules
 
@@ -176,6 +180,11 @@ class Tracer(TorchFunctionMode):
 
     # ------------------------------------------------------------------ functions
 
+    @property
+    def running(self) -> str:
+        """Name of the module that is running; of the model itself, its class."""
+        return next((call for call in reversed(self.calls) if call), type(self.model).__name__)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a torch function, and remember what its result is."""
         kwargs = kwargs or {}
@@ -183,6 +192,8 @@ class Tracer(TorchFunctionMode):
         if self.depth == 0 and not isinstance(output, torch.Size):
             results = [x for x in tensors_in(output) if isinstance(x, Tensor)]
             tracked = [x for x in tensors_in(args, kwargs) if id(x) in self.values]
+            if tracked and func.__name__ in READS:
+                self.read[self.running] = None
             if results and tracked:
                 value = self.follow(func.__name__, args, kwargs, tracked, results[0])
                 for result in results:
@@ -193,7 +204,7 @@ class Tracer(TorchFunctionMode):
         self, function: str, args: Any, kwargs: Any, tracked: list[Tensor], result: Tensor
     ) -> Value:
         """Return what the result of a function of tracked tensors is."""
-        name = next((call for call in reversed(self.calls) if call), type(self.model).__name__)
+        name = self.running
         x, value = tracked[0], self.expect(tracked[0])
         if isinstance(value, Unknown):
             return value

@@ -6,7 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
-from spikewire.errors import SpikewireError
+from spikewire.errors import SpikewireError, check
 from spikewire.pruning import Method, Pruner, Targets, prunable
 
 
@@ -45,6 +45,7 @@ class PrunerCallback(pl.Callback):
         keep_masks: bool = False,
     ) -> None:
         super().__init__()
+        check(isinstance(method, Method), "method", method, "one such as spikewire.Budget()")
         self.method, self.total_steps, self.targets = method, total_steps, targets
         self.seed, self.keep_masks = seed, keep_masks
         self._saved: dict[str, Any] | None = None

@@ -7,7 +7,7 @@ import torch
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
-from spikewire.errors import SpikewireError
+from spikewire.errors import SpikewireError, check
 from spikewire.files import atomic_write, io_errors
 from spikewire.pruning import Method, Pruner, Targets, prunable
 
@@ -52,6 +52,7 @@ class PrunerCallback(TrainerCallback):
         keep_masks: bool = False,
         resume_from: str | Path | None = None,
     ) -> None:
+        check(isinstance(method, Method), "method", method, "one such as spikewire.Budget()")
         self.method, self.total_steps, self.targets = method, total_steps, targets
         self.seed, self.keep_masks, self.resume_from = seed, keep_masks, resume_from
 

@@ -30,24 +30,32 @@ def require_attachable(method: "Method", model: Any, optimizers: Sequence[Any]) 
     Raises:
         SpikewireError: for the first that is not what it should be.
     """
+    if isinstance(method, nn.Module):  # SET.attach(model, ...)
+        raise SpikewireError(
+            "attach: called on a class; create the method first, as in "
+            "spikewire.Budget(connectivity=0.05).attach(model, optimizer, total_steps=...)"
+        )
     name = method.name
     if isinstance(model, Optimizer):
         raise SpikewireError(f"{name}: attach(model, optimizer, ...): the model comes first")
     if not isinstance(model, nn.Module):
         raise SpikewireError(f"{name}: attach(model, ...): {_kind(model)} is not an nn.Module")
     if not optimizers:
-        raise SpikewireError(f"{name}: attach() needs the optimizer of the weights")
+        raise SpikewireError(
+            f"{name}: attach(model, optimizer, ...) needs the optimizer that moves the weights"
+        )
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise SpikewireError(
                 f"{name}: attach(model, optimizer, ...): {_kind(optimizer)} is not a torch.optim "
-                "optimizer; other arguments go by keyword"
+                "optimizer; several go one by one, other arguments by keyword"
             )
         refuse_lbfgs(name, optimizer)
 
 
 def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def require_same_run(pruner: "Pruner", state: Mapping[str, Any]) -> None:
@@ -57,9 +65,9 @@ def require_same_run(pruner: "Pruner", state: Mapping[str, Any]) -> None:
         SpikewireError: for the first difference.
     """
     method, defaults = pruner.method, fields.defaults(type(pruner.method))
-    if "method" not in state:
+    if not isinstance(state, Mapping) or "method" not in state:
         raise SpikewireError(
-            "state: is not what a pruner's state_dict() returned; it has no method"
+            f"state: {_kind(state)} is not what a pruner's state_dict() returned; it has no method"
         )
     if state.get("method") != method.name:
         raise SpikewireError(

@@ -93,8 +93,9 @@ class Guards:
             if reason := self.of_layer[layer.name].violation(layer.weight):
                 raise SpikewireError(
                     f"{layer.name}: was modified outside spikewire ({reason}) while {self.method} "
-                    "prunes it; load weights before attach(), call pruner.load_state_dict() last, "
-                    "or write inside `with pruner.editing():`"
+                    "prunes it; attach() to the optimizer that steps the model, load and convert "
+                    "weights before that, call pruner.load_state_dict() last, or write inside "
+                    "`with pruner.editing():`"
                 )
 
 

@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from spikewire.errors import SpikewireError
+from spikewire.errors import SpikewireError, check
 from spikewire.nn.names import named_parameters
 from spikewire.pruning.closures import Arguments, run_closure
 from spikewire.pruning.layers import managed
@@ -213,7 +213,7 @@ def apply_masks(model: nn.Module, masks: Masks, *optimizers: Optimizer) -> list[
         One handle per optimizer; ``handle.remove()`` ends it.
 
     Raises:
-        SpikewireError: if a mask has no parameter, or another shape.
+        SpikewireError: if a mask has no parameter, another shape, or is not bool.
 
     Example:
         >>> masks = pruner.finish()
@@ -226,6 +226,7 @@ def apply_masks(model: nn.Module, masks: Masks, *optimizers: Optimizer) -> list[
         if parameters[name].shape != mask.shape:
             shapes = f"{tuple(mask.shape)}, the parameter {tuple(parameters[name].shape)}"
             raise SpikewireError(f"{name}: the mask has shape {shapes}")
+        check(mask.dtype == torch.bool, f"{name}: mask", mask.dtype, "torch.bool")
     placed = {parameters[name]: mask.to(parameters[name].device) for name, mask in masks.items()}
     for weight, mask in placed.items():
         weight.masked_fill_(~mask, 0.0)

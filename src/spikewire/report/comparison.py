@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from spikewire.data import title_of
 from spikewire.report.axes import set_log_scale
 from spikewire.report.marks import set_mark
 from spikewire.report.plot import Plot
@@ -53,7 +54,7 @@ def _plot(results: Sequence[Result]) -> Plot:
             _draw_panel(axes, results, unit, theme)
             place = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
             axes.legend(**(place if outside else {"loc": "lower right"}))
-        all_axes[0].set_ylabel(f"test accuracy on {dataset}, %")
+        all_axes[0].set_ylabel(f"test accuracy on {title_of(dataset)}, %")
 
     caption = (
         "Accuracy after the last epoch against the weights, and the synapses, that a network has; "
@@ -63,7 +64,7 @@ def _plot(results: Sequence[Result]) -> Plot:
     )
     size = (PANEL * len(panels) + LEGEND * outside, HIGH if outside else HEIGHT)
     rows = [asdict(result) for result in results]
-    return Plot(f"results-{dataset}", f"Results on {dataset}", caption, draw, rows, size)
+    return Plot(f"results-{dataset}", f"Results on {title_of(dataset)}", caption, draw, rows, size)
 
 
 def _lines(results: Sequence[Result], unit: str) -> dict[str, list[Result]]:

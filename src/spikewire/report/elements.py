@@ -33,25 +33,32 @@ def table_element(
         rows: Its rows.
         hidden: Whether its tab is not selected.
     """
+    hide = [_says_nothing(column, rows) for column in columns]
     heads = "".join(
-        f'<th scope="col" class="{column.kind}">'
+        f'<th scope="col" class="{column.kind}"{" hidden" * unseen}>'
         f'<button type="button" title="{escape(column.help)}">{escape(column.name)}</button></th>'
-        for column in columns
+        for column, unseen in zip(columns, hide, strict=True)
     )
-    body = "".join(_row(columns, row) for row in rows)
+    body = "".join(_row(columns, row, hide) for row in rows)
     return f"""<div class="panel scroll" id="{key}-panel" tabindex="0" role="tabpanel"
 aria-label="{key}"{" hidden" * hidden}>
 <table id="{key}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"""
 
 
-def _row(columns: Sequence[Column], row: Row) -> str:
+def _says_nothing(column: Column, rows: Sequence[Row]) -> bool:
+    """Return whether a quiet column is hidden; the filter and the CSV file still have it."""
+    return column.quiet and len({column.value(item) for _, _, item in rows}) < 2
+
+
+def _row(columns: Sequence[Column], row: Row, hide: Sequence[bool]) -> str:
     numbers, state, item = row
     cells = []
-    for column in columns:
+    for column, unseen in zip(columns, hide, strict=True):
         value = column.value(item)
         raw = "" if is_missing(value) else value
         text = escape(format_value(column, value))
-        cells.append(f'<td class="{column.kind}" data-value="{escape(str(raw))}">{text}</td>')
+        kind = f'class="{column.kind}"{" hidden" * unseen}'
+        cells.append(f'<td {kind} data-value="{escape(str(raw))}">{text}</td>')
     return f'<tr class="{state}"{numbers_attribute(numbers)}>{"".join(cells)}</tr>'
 
 

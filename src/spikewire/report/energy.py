@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from spikewire.data import title_of
 from spikewire.report.axes import limit_accuracy, set_legend_above, set_log_scale
 from spikewire.report.groups import Group, final_metrics, group_by, setting
 from spikewire.report.marks import set_mark
@@ -35,7 +36,7 @@ def plot_energy(runs: Sequence[Run]) -> Plot | None:
         all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (dataset, members) in zip(all_axes, panels.items(), strict=True):
             _draw_panel(axes, members)
-            axes.set_ylabel(f"test accuracy on {dataset}, %")
+            axes.set_ylabel(f"test accuracy on {title_of(dataset)}, %")
         all_axes[-1].set_xlabel("energy per image, nJ")
 
     data: list[dict[str, Any]] = [

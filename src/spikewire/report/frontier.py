@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from spikewire.data import title_of
 from spikewire.errors import check_word
 from spikewire.report.axes import limit_accuracy, set_legend_above, set_log_scale
 from spikewire.report.groups import (
@@ -164,7 +165,7 @@ def _draw_panel(axes: Axes, dataset: str, runs: list[Run], theme: Theme, unit: s
     for line in _lines(sparse):
         _draw_line(axes, line)
     _draw_dense(axes, dataset, [run for run in runs if setting("method")(run) == "dense"])
-    axes.set(ylabel=f"test accuracy on {dataset}, %")
+    axes.set(ylabel=f"test accuracy on {title_of(dataset)}, %")
     limit_accuracy(axes, min((point.y for point in sparse), default=90))
     set_log_scale(axes, "x")
     set_legend_above(axes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from spikewire.data import title_of
 from spikewire.report.choice import dense_twins
 from spikewire.report.groups import (
     Group,
@@ -32,8 +33,10 @@ def cards(runs: Sequence[Run]) -> list[Card]:
     if len(datasets) > 1:  # accuracies on different data sets cannot be compared
         return [
             card
-            for dataset, members in datasets.items()
-            for card in _accuracy_cards(repetitions(finished_if_any(members)), f"{dataset}: ")
+            for name, members in datasets.items()
+            for card in _accuracy_cards(
+                repetitions(finished_if_any(members)), f"{title_of(name)}: "
+            )
         ]
     shown = finished_if_any(good)
     groups = repetitions(shown)

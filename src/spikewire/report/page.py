@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from html import escape
 from importlib import resources
 
+from spikewire.data import title_of
 from spikewire.report.choice import MAX_SHOWN, shown_runs
 from spikewire.report.elements import details, figure_element, table_element
 from spikewire.report.figures import OVERVIEW, inside_plots
@@ -80,8 +81,10 @@ def _read_asset(name: str) -> str:
 
 def _summary(runs: Sequence[Run]) -> str:
     done = sum(run.state == "finished" for run in runs)
-    datasets = sorted({run.config.dataset for run in runs if run.config})
+    datasets = sorted({title_of(run.config.dataset) for run in runs if run.config})
+    methods = dict.fromkeys(run.config.method for run in runs if run.config)
     text = f"{len(runs)} run{'s' * (len(runs) != 1)} on {', '.join(datasets) or 'unknown data'}"
+    text += f": {', '.join(methods)}" if methods else ""
     return text if done == len(runs) else f"{text}; {done} finished"
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
+from spikewire.data import title_of
 from spikewire.report.groups import Group, final_accuracy, final_connectivity
 from spikewire.report.runs import Run
 from spikewire.text import percent
@@ -20,12 +21,14 @@ class Column:
         kind: How a value is formatted: ``"word"``, ``"fraction"``, ``"spread"``, ``"count"`` or
             ``"number"``.
         value: Returns the value of a row: of a `Run`, or of a `Group`.
+        quiet: Whether the page hides the column while all rows have the same value.
     """
 
     name: str
     help: str
     kind: str
     value: Callable[[Any], Any]
+    quiet: bool = False
 
 
 def _measured(key: str, divisor: float = 1) -> Callable[[Run], Any]:
@@ -50,7 +53,13 @@ def _seconds(run: Run) -> float | None:
 
 METHOD = Column("method", "pruning method", "word", lambda run: run.config and run.config.method)
 SETTING = Column("setting", "target or penalty", "word", lambda run: run.setting or None)
-DATA = Column("data", "data set", "word", lambda run: run.config and run.config.dataset)
+DATA = Column(
+    "data",
+    "data set",
+    "word",
+    lambda run: run.config and title_of(run.config.dataset),
+    quiet=True,  # the page says above which data set it is
+)
 ACCURACY = Column("accuracy", "test set, last epoch that was tested", "fraction", final_accuracy)
 CONNECTIVITY = Column("connectivity", "fraction of weights present", "fraction", final_connectivity)
 COSTS = (
@@ -117,13 +126,13 @@ def run_columns(groups: Iterable[Group]) -> tuple[Column, ...]:
 
 def _of_first(column: Column) -> Column:
     """Return the column with the value that all runs of a group have."""
-    return Column(column.name, column.help, column.kind, lambda group: column.value(group.first))
+    return replace(column, value=lambda group: column.value(group.first))
 
 
 def _mean(column: Column) -> Column:
     """Return the column with the mean over the seeds of a group."""
     about = f"{column.help}; mean over seeds"
-    return Column(column.name, about, column.kind, lambda group: group.mean(column.value))
+    return replace(column, help=about, value=lambda group: group.mean(column.value))
 
 
 def _deviation(group: Group) -> float | None:

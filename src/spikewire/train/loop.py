@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from spikewire.config import Config
 from spikewire.data import AnyDataset
 from spikewire.distributed import process_group
+from spikewire.errors import check
 from spikewire.pruning.masks import connectivity, layer_rows, totals
 from spikewire.runs.rundir import RunDir
 from spikewire.train.build import autocast, errors_of_model
@@ -110,6 +111,8 @@ def fit(
         >>> result = spikewire.fit(spikewire.resolve("digits", flags={"epochs": "3"}), "runs/first")
         >>> result.accuracy, result.connectivity
     """
+    allowed = "a Config, such as spikewire.resolve('digits')"
+    check(isinstance(config, Config), "config", config, allowed)
     with process_group() as ranks, fastest_convolutions(), deferred_signals() as received:
         count = config.threads
         if resume and run:
