@@ -51,7 +51,7 @@ def masks_within(
     the level, layer by layer, and then `single` weights at most.
 
     Args:
-        scores: one tensor per layer.
+        scores: one tensor per layer; with `groups`, minus infinity is not for sale.
         costs: what a weight costs, not negative; one tensor per layer, which broadcasts to its
             scores.
         budget: the cost of all masks together, at most; more only where the floors cost more.
@@ -113,7 +113,8 @@ def _buy_by_cost(
         above = [part.sum() for part in (flat > level).split(sizes)]
         paid = [(v - p) * n for v, p, n in zip(values, prices, above, strict=True)]
         room = room - torch.stack(paid).sum()
-    found = top_k_parts(flat, sizes, counts_within(flat, sizes, prices, level, room))
+    for_sale = torch.stack([(part > -torch.inf).sum() for part in flat.split(sizes)])
+    found = top_k_parts(flat, sizes, counts_within(flat, sizes, prices, level, room, for_sale))
     masks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for x in scores]
     for (i, v), part, own in zip(places, parts, found.split([*size.values()]), strict=True):
         _write_(masks[i], groups[i][v], own.view_as(part))
@@ -172,7 +173,12 @@ def level_within(
 
 
 def counts_within(
-    flat: Tensor, sizes: Sequence[int], costs: Sequence[int], level: Tensor, room: Tensor
+    flat: Tensor,
+    sizes: Sequence[int],
+    costs: Sequence[int],
+    level: Tensor,
+    room: Tensor,
+    most: Tensor,
 ) -> Tensor:
     """Return how many scores of each part to keep: those above the level, and what is left buys.
 
@@ -182,6 +188,7 @@ def counts_within(
         costs: of the scores of each part; what is left is spent in this order.
         level: a 0-d tensor.
         room: what is paid for all scores together, a 0-d tensor.
+        most: how many scores of each part may be kept, int64.
 
     Returns:
         One number per part, int64.
@@ -189,12 +196,12 @@ def counts_within(
     if same_layout(flat):
         from spikewire.kernels import selection
 
-        return selection.counts_within(flat, sizes, costs, level, room)
+        return selection.counts_within(flat, sizes, costs, level, room, most)
     above = [part.sum() for part in (flat > level).split(list(sizes))]
     room = room - torch.stack([v * n for v, n in zip(costs, above, strict=True)]).sum()
     counts = []
-    for cost, n, size in zip(costs, above, sizes, strict=True):
-        counts.append((n + (room // cost if cost else 0)).clamp(max=size))
+    for cost, n, limit in zip(costs, above, most, strict=True):
+        counts.append((n + (room // cost if cost else 0)).clamp(max=limit))
         room = room - cost * (counts[-1] - n)
     return torch.stack(counts)
 
