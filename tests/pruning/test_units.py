@@ -159,6 +159,54 @@ def test_fewer_bytes_than_the_header_takes_are_refused():
     )
 
 
+def test_fewer_bytes_than_layers_with_their_own_connectivity_take_are_refused():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    targets = {"conv2": 1.0, "fc1": 1.0}
+    refused(
+        lambda: Budget(bytes=3000).attach(model, optimizer, total_steps=4, targets=targets),
+        "bytes: 3000",
+        "not pruned or named here",
+    )
+    Budget(bytes=3000).attach(model, optimizer, total_steps=4).detach()
+
+
+class Idle(nn.Module):
+    """A network with a layer that is called in evaluation only."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.idle = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return x if self.training else self.idle(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo
+def test_layers_whose_synapses_are_not_known_after_the_first_step_are_named():
+    def step(compiled):
+        model = Idle()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        pruner = Budget(synapses=0.2).attach(model, optimizer, total_steps=9)
+        run = torch.compile(model, backend="eager") if compiled else model
+        run(torch.rand(2, 2, 8, 8)).sum().backward()
+        optimizer.step()
+        pruner.detach()
+
+    torch.compiler.reset()
+    for compiled in (False, True):
+        with pytest.warns(UserWarning, match="not called in the first forward pass: idle.weight;"):
+            step(compiled)
+    torch.compiler.reset()
+    torch.compile(Idle(), backend="eager")(torch.rand(2, 2, 8, 8))  # without hooks
+    with pytest.warns(UserWarning, match=r"no layer was seen.*torch\.compiler\.reset"):
+        step(compiled=True)
+    torch.compiler.reset()
+    with pytest.warns(UserWarning, match="not called in the first forward pass"):
+        step(compiled=True)
+
+
 def shared():
     """Two convolutions with one weight, of which the second has a stride; two such linear ones."""
     torch.manual_seed(0)
