@@ -738,6 +738,26 @@ def test_other_methods_meet_synapses_to_the_cheapest_weight(kind, target):
     assert synapses(model, masks) <= target * dense(model, masks) + 0.5
 
 
+@pytest.mark.parametrize("kind", [GradR, STDS])
+def test_a_threshold_per_layer_meets_synapses_of_convolutions_on_padding(kind):
+    """No layer has weights of one cost: what is left buys the next weights of layers."""
+    torch.manual_seed(0)
+    layers = {"conv1": conv(2, 8, 3, padding=1), "lif1": LIF(), "pool": nn.MaxPool2d(2)}
+    layers |= {"conv2": conv(8, 8, 3, padding=1), "lif2": LIF()}
+    for target in (0.05, 0.1, 0.15, 0.2, 0.25):
+        model = Spiking(layers, time_steps=2, input_shape=(2, 8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for weight in model.parameters():
+            nn.init.normal_(weight)
+        pruner = kind(synapses=target, ramp=1.0).attach(model, optimizer, total_steps=1)
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        masks = pruner.finish()
+        wanted = target * dense(model, masks)
+        assert wanted - 16 < synapses(model, masks) <= wanted + 0.5
+
+
 @pytest.mark.parametrize("kind", [Budget, partial(RigL, allocation="uniform")])
 def test_a_hundred_million_synapses_are_met_to_one(kind):
     """More than the whole numbers of float32."""

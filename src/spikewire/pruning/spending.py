@@ -60,7 +60,8 @@ def masks_within(
             positions in the last dimensions of the layer, flattened from the third on.
         in_order: whether a layer must keep its highest scores, whatever they cost: what is left
             then buys only in layers whose weights all cost the same, or the next of a layer.
-        single: how many single weights what is left buys at most, where there are no `groups`.
+        single: how many single weights what is left buys at most, where there are no `groups` or
+            with `in_order`.
 
     Returns:
         One bool mask per layer.
@@ -75,10 +76,14 @@ def masks_within(
         costs, budget = _whole_numbers(shapes, costs, budget)
     total = _total(_shaped(least, shapes), costs)
     room = torch.maximum(budget.to(total.dtype), total)
+    scores = _shaped(flat, shapes)
     if groups:
-        return _buy_by_cost(_shaped(flat, shapes), groups, room, in_order)
-    masks = _buy_in_order(flat, shapes, costs, room)
-    return _buy_single_(masks, _shaped(flat, shapes), costs, room, single, in_order)
+        masks = _buy_by_cost(scores, groups, room, in_order)
+    else:
+        masks = _buy_in_order(flat, shapes, costs, room)
+    if groups and not in_order:
+        return masks
+    return _buy_single_(masks, scores, costs, room, single, in_order)
 
 
 def _shaped(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
