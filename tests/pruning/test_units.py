@@ -420,6 +420,17 @@ def test_the_last_step_selects_by_the_newest_counts_unless_masks_are_fixed():
         assert all(before[name].equal(mask) for name, mask in pruner.masks().items()) is same
 
 
+def test_a_run_that_ends_early_selects_by_the_newest_counts_too():
+    """As where a GradScaler has skipped a step."""
+    (_, pruner, _), (_, twin, _) = (fit_digits(Budget(synops=4000), 1, stop=21) for _ in range(2))
+    with torch.no_grad():
+        twin.method.update_masks_(twin, twin.layers)
+    expected, before = twin.masks(), pruner.masks()
+    found = pruner.finish()
+    assert all(mask.equal(found[name]) for name, mask in expected.items())
+    assert not all(mask.equal(found[name]) for name, mask in before.items())
+
+
 @pytest.mark.slow
 def test_operations_are_met_when_few_steps_are_counted(monkeypatch):
     """At one of 4 steps of 264: a run of 1,000 steps or more counts at least 256."""
