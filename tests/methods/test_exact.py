@@ -133,7 +133,7 @@ def wiggle(model, optimizer, steps):
     for _ in range(steps):
         for weight in model.parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            weight.grad = noise.mul_(0.01)
+            weight.grad = noise.mul_(0.01).to(weight.dtype)
         optimizer.step()
 
 
@@ -170,3 +170,18 @@ def test_no_layer_of_any_network_is_left_without_synapses(name, network):
         assert abs(sum(int(m.sum()) for m in masks.values()) - wanted) <= max(
             len(masks), 0.02 * wanted
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*EXACT, *STEERED])
+def test_weights_in_half_precision_meet_the_target_or_say_why_not(name, dtype, recwarn):
+    """Many are equal: those at a threshold are pruned together."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(700, 700), nn.Linear(700, 10)).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = METHODS[name](connectivity=0.01).attach(model, optimizer, total_steps=24)
+    wiggle(model, optimizer, 24)
+    masks = list(pruner.finish().values())
+    actual, size = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+    said = any("at the threshold" in str(warning.message) for warning in recwarn)
+    assert said or abs(actual - 0.01 * size) <= 0.02 * 0.01 * size
