@@ -41,12 +41,12 @@ def net():
     )
 
 
-def train(method, steps, data):
+def train(method, steps, data, total=None):
     """Train on real digits with a rate that falls to 0; return the masks."""
     images, labels = data
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    pruner = method.attach(model, optimizer, total_steps=steps)
+    pruner = method.attach(model, optimizer, total_steps=total or steps)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps // method.cycles + 1)
     order = torch.Generator().manual_seed(1)
     for _ in range(steps):
@@ -106,6 +106,15 @@ def test_on_mnist_too(name, target, epochs, mnist):
     meets(name, target, list(fit(config, data=mnist).masks.values()))
 
 
+@pytest.mark.parametrize("steps", [59, 67])
+@pytest.mark.parametrize("name", STEERED)
+def test_a_run_of_a_few_steps_less_or_more_ends_at_the_target_too(name, steps, digits):
+    """A GradScaler skips steps, which do not count; 60 steps were announced."""
+    masks = train(METHODS[name](connectivity=0.05), steps, digits, total=60)
+    wanted = 0.05 * sum(mask.numel() for mask in masks)
+    assert abs(sum(int(mask.sum()) for mask in masks) - wanted) <= 1
+
+
 @pytest.mark.parametrize("name", [*EXACT, *STEERED])
 def test_every_layer_meets_its_own_target_where_one_is_given(name):
     model = net()
@@ -124,7 +133,7 @@ def wiggle(model, optimizer, steps):
     for _ in range(steps):
         for weight in model.parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            weight.grad = noise.mul_(0.01)
+            weight.grad = noise.mul_(0.01).to(weight.dtype)
         optimizer.step()
 
 
@@ -161,3 +170,18 @@ def test_no_layer_of_any_network_is_left_without_synapses(name, network):
         assert abs(sum(int(m.sum()) for m in masks.values()) - wanted) <= max(
             len(masks), 0.02 * wanted
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*EXACT, *STEERED])
+def test_weights_in_half_precision_meet_the_target_or_say_why_not(name, dtype, recwarn):
+    """Many are equal: those at a threshold are pruned together."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(700, 700), nn.Linear(700, 10)).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pruner = METHODS[name](connectivity=0.01).attach(model, optimizer, total_steps=24)
+    wiggle(model, optimizer, 24)
+    masks = list(pruner.finish().values())
+    actual, size = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+    said = any("at the threshold" in str(warning.message) for warning in recwarn)
+    assert said or abs(actual - 0.01 * size) <= 0.02 * 0.01 * size

@@ -4,6 +4,7 @@ import pytest
 import torch
 from reference import Task, Twin, agrees, compete, path, pull, row, top_k_mask
 from refusal import refused
+from torch import nn
 
 from spikewire import METHODS
 
@@ -120,3 +121,23 @@ def test_zero_weights_count_and_a_layer_keeps_its_last_synapse():
 )
 def test_a_wrong_value_is_named(field, value):
     refused(lambda: Magnitude(**{field: value}), field, value)
+
+
+def test_synapses_that_are_gone_take_nothing_of_the_target():
+    """All that is left of the second convolution stays, so what is left buys elsewhere."""
+    torch.manual_seed(0)
+    convolutions = nn.Conv2d(1, 8, 3, bias=False), nn.Conv2d(8, 8, 3, bias=False)
+    model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    options = {"synapses": 0.3, "begin": 0.0, "ramp": 1.0, "every": 1}
+    pruner = Magnitude(**options).attach(model, optimizer, total_steps=8)
+    total = 72 * 36 + 576 * 16 + 1280
+    for step in range(6):  # then the linear layer has nothing left either
+        model(torch.rand(2, 1, 8, 8)).sum().backward()
+        optimizer.step()
+        counts = torch.tensor([float(mask.sum()) for mask in pruner.masks().values()])
+        part = float(counts @ torch.tensor([36.0, 16.0, 1.0])) / total
+        assert abs(0.3 + 0.7 * (1 - (step + 1) / 8) ** 3 - part) < 1 / total
+        if step == 2:  # after the second convolution has lost most of its weights
+            with pruner.editing():
+                model[1].weight.data.mul_(1e3)

@@ -1,5 +1,7 @@
 """Masks within a budget: against a sort that adds up costs, floors, ties, what is left over."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -104,6 +106,26 @@ def test_the_budget_is_met_to_the_cheapest_absent_weight(problem):
     assert not absent or spent > budget - min(absent)
     for mask, floor in zip(masks, floors, strict=True):
         assert int(mask.sum()) >= floor
+
+
+@quick
+@given(problem=problems(), absent=st.integers(0, 2**10))
+def test_what_scores_minus_infinity_is_not_for_sale(problem, absent):
+    """What is left buys others instead, as if the weight did not exist."""
+    scores, costs, budget, _ = problem
+    scores = [
+        [-math.inf if absent >> (i + j) % 10 & 1 else x for j, x in enumerate(layer)]
+        for i, layer in enumerate(scores)
+    ]
+    rest = [[x > -math.inf for x in layer] for layer in scores]
+    kept = [
+        [c if r else 10**9 for c, r in zip(*pair, strict=True)]
+        for pair in zip(costs, rest, strict=True)
+    ]
+    tensors, prices = as_tensors(scores, costs)
+    floors = [0] * len(scores)
+    masks = masks_within(tensors, prices, torch.tensor(budget), floors, groups_of(prices))
+    assert [mask.flatten().tolist() for mask in masks] == spend(scores, kept, budget, floors)
 
 
 @quick

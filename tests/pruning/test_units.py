@@ -159,6 +159,54 @@ def test_fewer_bytes_than_the_header_takes_are_refused():
     )
 
 
+def test_fewer_bytes_than_layers_with_their_own_connectivity_take_are_refused():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    targets = {"conv2": 1.0, "fc1": 1.0}
+    refused(
+        lambda: Budget(bytes=3000).attach(model, optimizer, total_steps=4, targets=targets),
+        "bytes: 3000",
+        "not pruned or named here",
+    )
+    Budget(bytes=3000).attach(model, optimizer, total_steps=4).detach()
+
+
+class Idle(nn.Module):
+    """A network with a layer that is called in evaluation only."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.idle = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return x if self.training else self.idle(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo
+def test_layers_whose_synapses_are_not_known_after_the_first_step_are_named():
+    def step(compiled):
+        model = Idle()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        pruner = Budget(synapses=0.2).attach(model, optimizer, total_steps=9)
+        run = torch.compile(model, backend="eager") if compiled else model
+        run(torch.rand(2, 2, 8, 8)).sum().backward()
+        optimizer.step()
+        pruner.detach()
+
+    torch.compiler.reset()
+    for compiled in (False, True):
+        with pytest.warns(UserWarning, match="not called in the first forward pass: idle.weight;"):
+            step(compiled)
+    torch.compiler.reset()
+    torch.compile(Idle(), backend="eager")(torch.rand(2, 2, 8, 8))  # without hooks
+    with pytest.warns(UserWarning, match=r"no layer was seen.*torch\.compiler\.reset"):
+        step(compiled=True)
+    torch.compiler.reset()
+    with pytest.warns(UserWarning, match="not called in the first forward pass"):
+        step(compiled=True)
+
+
 def shared():
     """Two convolutions with one weight, of which the second has a stride; two such linear ones."""
     torch.manual_seed(0)
@@ -370,6 +418,17 @@ def test_the_last_step_selects_by_the_newest_counts_unless_masks_are_fixed():
         with torch.no_grad():
             pruner.method.update_masks_(pruner, pruner.layers)
         assert all(before[name].equal(mask) for name, mask in pruner.masks().items()) is same
+
+
+def test_a_run_that_ends_early_selects_by_the_newest_counts_too():
+    """As where a GradScaler has skipped a step."""
+    (_, pruner, _), (_, twin, _) = (fit_digits(Budget(synops=4000), 1, stop=21) for _ in range(2))
+    with torch.no_grad():
+        twin.method.update_masks_(twin, twin.layers)
+    expected, before = twin.masks(), pruner.masks()
+    found = pruner.finish()
+    assert all(mask.equal(found[name]) for name, mask in expected.items())
+    assert not all(mask.equal(found[name]) for name, mask in before.items())
 
 
 @pytest.mark.slow
@@ -688,6 +747,26 @@ def test_other_methods_meet_synapses_to_the_cheapest_weight(kind, target):
     masks = pruner.finish()
     assert target * dense(model, masks) - 1 < synapses(model, masks)
     assert synapses(model, masks) <= target * dense(model, masks) + 0.5
+
+
+@pytest.mark.parametrize("kind", [GradR, STDS])
+def test_a_threshold_per_layer_meets_synapses_of_convolutions_on_padding(kind):
+    """No layer has weights of one cost: what is left buys the next weights of layers."""
+    torch.manual_seed(0)
+    layers = {"conv1": conv(2, 8, 3, padding=1), "lif1": LIF(), "pool": nn.MaxPool2d(2)}
+    layers |= {"conv2": conv(8, 8, 3, padding=1), "lif2": LIF()}
+    for target in (0.05, 0.1, 0.15, 0.2, 0.25):
+        model = Spiking(layers, time_steps=2, input_shape=(2, 8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for weight in model.parameters():
+            nn.init.normal_(weight)
+        pruner = kind(synapses=target, ramp=1.0).attach(model, optimizer, total_steps=1)
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        masks = pruner.finish()
+        wanted = target * dense(model, masks)
+        assert wanted - 16 < synapses(model, masks) <= wanted + 0.5
 
 
 @pytest.mark.parametrize("kind", [Budget, partial(RigL, allocation="uniform")])

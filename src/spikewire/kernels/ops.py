@@ -190,13 +190,16 @@ def _half(time_steps: int) -> int:
 
 
 def _empty(x: Tensor, time_steps: int, static: bool, pool: bool) -> tuple[Tensor, Tensor]:
-    images, *shape = _rows(x).shape
+    images, *shape = x.shape
     batch = images if static else images // time_steps
     if pool:
-        shape = [shape[0] // 2, shape[1] // 2, shape[2]]
+        shape = [shape[0], shape[1] // 2, shape[2] // 2]
     kind = torch.int32 if time_steps <= 16 else torch.int64
     winners = x.new_empty(batch * prod(shape) if pool else 0, dtype=kind)
-    return _images(x.new_empty(time_steps * batch, *shape)), winners
+    shape = time_steps * batch, *shape
+    memory = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    spikes = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory)
+    return spikes, winners  # no view: autograd lets no view of an operator be modified in place
 
 
 @fire.register_fake

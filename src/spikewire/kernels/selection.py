@@ -138,7 +138,7 @@ def _write_mask(
 
 
 @triton.jit(do_not_specialize=["number"])
-def _buy(cost_ptr, size_ptr, above_ptr, room_ptr, count_ptr, number):
+def _buy(cost_ptr, most_ptr, above_ptr, room_ptr, count_ptr, number):
     """Write how many of every cost are bought, from the first cost to the last."""
     room, i = tl.load(room_ptr), 0
     while i < number:
@@ -149,7 +149,7 @@ def _buy(cost_ptr, size_ptr, above_ptr, room_ptr, count_ptr, number):
     while i < number:
         cost, above = tl.load(cost_ptr + i), tl.load(above_ptr + i)
         more = tl.where(cost > 0, room // tl.maximum(cost, 1), 0)
-        more = tl.minimum(more, tl.load(size_ptr + i) - above)
+        more = tl.minimum(more, tl.load(most_ptr + i) - above)
         room -= cost * more
         tl.store(count_ptr + i, above + more)
         i += 1
@@ -274,7 +274,12 @@ def level_within(
 
 
 def counts_within(
-    flat: Tensor, sizes: Sequence[int], costs: Sequence[int], level: Tensor, room: Tensor
+    flat: Tensor,
+    sizes: Sequence[int],
+    costs: Sequence[int],
+    level: Tensor,
+    room: Tensor,
+    most: Tensor,
 ) -> Tensor:
     """Return how many values of each part to keep: those above the level, and what is left buys.
 
@@ -286,6 +291,7 @@ def counts_within(
         costs: of the values of each part; what is left is spent in this order.
         level: a scalar tensor.
         room: what is paid for all values together, a scalar tensor of 64 bits.
+        most: how many values of each part may be kept, int64.
 
     Returns:
         One number per part, int64.
@@ -301,7 +307,7 @@ def counts_within(
     counts = torch.empty_like(sums)
     _buy[(1,)](
         pieces.constant(tuple(costs), device),
-        pieces.constant(tuple(sizes), device),
+        most,
         sums,
         room,
         counts,

@@ -158,8 +158,15 @@ class Budget(Latent, Priced):
         return size.div_(layer.weight.numel() ** self.balance)
 
     def end(self, pruner: Pruner) -> None:
-        """Raise if weights are not finite: no latent would be among the largest."""
+        """Select operations by the newest counts, also where the run ends early.
+
+        Raises:
+            TrainingFailed: if weights are not finite: no latent would be among the largest.
+        """
         require_finite([layer.state["latent"] for layer in pruner.layers])
+        missing = pruner.step and not self.due(pruner, pruner.step)
+        if self.unit == "synops" and missing and pruner.progress <= self.fixed:
+            self.update_masks_(pruner, pruner.layers)
 
     def mask(self, layer: Layer) -> Tensor:
         """Return the selected synapses, even one whose latent happens to be 0."""

@@ -120,11 +120,21 @@ class GradR(Latent, Priced):
             drag_(layer.weight, layer.state["sign"], mu, layer.lr * self.alpha)
 
     def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
-        """With a target, shift all theta of a layer as far as the target needs."""
-        due = pruner.step % self.every == 0 or pruner.passes(1.0)
-        if not self.unit or not due:
-            return
-        layers = pruner.all_layers()  # also those without a gradient in this step
+        """With a target, shift theta when due."""
+        if self.unit and self.due(pruner):
+            self.shift_(pruner, pruner.all_layers())  # also those without a gradient in this step
+
+    def due(self, pruner: Pruner) -> bool:
+        """Return whether theta is shifted after this step."""
+        return pruner.step % self.every == 0 or pruner.passes(1.0)
+
+    def end(self, pruner: Pruner) -> None:
+        """Shift once more where the run ends between two shifts, as with a GradScaler."""
+        if self.unit and pruner.step and not self.due(pruner):
+            self.shift_(pruner, pruner.layers)
+
+    def shift_(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
+        """Shift all theta of a layer as far as the target needs."""
         done = pruner.progress / self.ramp
         thetas = [layer.state["latent"] * layer.state["sign"] for layer in layers]
         masks = self.select(

@@ -62,14 +62,17 @@ class Magnitude(Masked, Counted):
         done = (pruner.progress - self.begin) / (self.ramp - self.begin) if self.gradual else 1.0
         # also layers without a gradient in this step: the time to prune may not come again
         layers = pruner.all_layers()
-        # an absent synapse scores below any present one, even one of weight 0
-        scores = [torch.where(x.state["mask"], self.score(x), -1.0) for x in layers]
+        present = [layer.state["mask"] for layer in layers]
+        scores = [self.score(x).where(mask, 0.0) for x, mask in zip(layers, present, strict=True)]
+        require_finite(scores)
+        # an absent synapse scores below any present one, even one of weight 0, and is not for sale
+        scores = [x.where(mask, -torch.inf) for x, mask in zip(scores, present, strict=True)]
         masks = self.select(
             pruner,
             layers,
-            require_finite(scores),
+            scores,
             lambda target: cubic(done, 1.0, target),
             scope=self.scope,
         )
-        for layer, mask in zip(layers, masks, strict=True):
-            layer.state["mask"] &= mask
+        for old, mask in zip(present, masks, strict=True):
+            old &= mask

@@ -47,9 +47,20 @@ class STDS(Latent, Priced):
 
     def after_step(self, pruner: Pruner, layers: Sequence[Layer]) -> None:
         """Raise the threshold."""
-        layers = pruner.all_layers()  # it also rises where there was no gradient
-        due = pruner.step % self.every == 0 or pruner.passes(1.0)
-        if self.unit and due:
+        self.raise_(pruner, pruner.all_layers(), self.due(pruner))  # also without a gradient
+
+    def due(self, pruner: Pruner) -> bool:
+        """Return whether the limit is solved after this step."""
+        return pruner.step % self.every == 0 or pruner.passes(1.0)
+
+    def end(self, pruner: Pruner) -> None:
+        """Solve once more where the run ends between two solutions, as with a GradScaler."""
+        if pruner.step and not self.due(pruner):
+            self.raise_(pruner, pruner.layers, solve=True)
+
+    def raise_(self, pruner: Pruner, layers: Sequence[Layer], solve: bool) -> None:
+        """Raise the threshold; with `solve`, to a limit that the target needs now."""
+        if self.unit and solve:
             sizes = [layer.state["latent"].abs() for layer in layers]
             masks = self.select(pruner, layers, sizes, in_order=True)
             for layer, level in zip(layers, highest_absent(sizes, masks), strict=True):

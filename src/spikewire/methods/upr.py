@@ -66,11 +66,12 @@ class UPR(Latent, Counted):
         """Open every gate half, and a little more the larger its weight."""
         for layer in pruner.layers:
             weight = layer.weight.detach()
-            size = weight.abs()
+            # gates have at least float32: their moments and `epsilon` underflow in float16
+            size = weight.abs().to(torch.promote_types(weight.dtype, torch.float32))
             layer.state["latent"] = weight.clone()
             layer.state["gate"] = size / size.mean().clamp(min=1e-12) * self.first_gate
-            layer.state["first"] = torch.zeros_like(weight)
-            layer.state["second"] = torch.zeros_like(weight)
+            layer.state["first"] = torch.zeros_like(size)
+            layer.state["second"] = torch.zeros_like(size)
             layer.state["mask"] = all_present(layer)
             layer.state["slope"] = weight.new_full((), self.first_slope, dtype=torch.float64)
         self.start_meter(pruner)
@@ -90,7 +91,7 @@ class UPR(Latent, Counted):
         pruner.uses.update_costs_(pruner.layers)
         mean = self.mean_cost(pruner)
         for layer in layers:
-            gradient, k = layer.grad, layer.state["slope"]
+            gradient, k = layer.grad.to(layer.state["gate"].dtype), layer.state["slope"]
             soft = self.openness(layer)
             bend = k * soft * (1 - soft)
             price = self.penalty * (layer.state["cost"] / mean).to(gradient.dtype)

@@ -18,7 +18,7 @@ from spikewire.nn.fusion import move_statistics, run_fused
 from spikewire.nn.recognition import read_neuron
 
 ADDITIONS = {"add", "add_"}  # `+`, `+=` and `torch.add` have these names too
-RESHAPES = {"view", "reshape", "flatten", "unflatten", "contiguous"}
+RESHAPES = {"view", "reshape", "flatten", "unflatten"}
 FACTS = {"shape", "ndim", "dtype", "device", "is_cuda", "layout", "size", "dim"}
 FACTS |= {"__len__", "numel", "is_floating_point"}
 
@@ -162,7 +162,7 @@ class Deferred(Tensor):
             return None
         if not self.is_like(other):
             return None
-        work = work._replace(add=Operand.of(_value(other)))
+        work = work._replace(add=Operand.of(computed(other)))
         pending = self.pending if in_place else Pending(work)
         pending.work = work
         return Deferred.of(pending, self.shape)
@@ -174,6 +174,14 @@ class Deferred(Tensor):
         kinds = [(x.shape, x.dtype, x.device, x.layout) for x in (self, other)]
         return kinds[0] == kinds[1] and getattr(other, "pending", None) is not self.pending
 
+    def shares_memory(self, name: str, options: Any) -> bool:
+        """Return whether a function may stay deferred: its result has the memory of this tensor."""
+        work = self.work()
+        if work is None or name in RESHAPES:
+            return work is not None
+        plain = work.neuron is None and work.x.tensor.is_contiguous()  # as the output then is
+        return name == "contiguous" and not options and plain
+
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         """Answer shape and type, keep reshapes and one sum deferred, compute before the rest."""
@@ -182,7 +190,7 @@ class Deferred(Tensor):
         if name in FACTS or (name == "requires_grad" and first.pending.value is None):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        if name in RESHAPES and isinstance(first, Deferred) and first.work() is not None:
+        if isinstance(first, Deferred) and first.shares_memory(name, args[1:] or kwargs):
             with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
                 like = torch.empty(first.shape, dtype=first.dtype, device="meta")
                 like = func(like, *args[1:], **(kwargs or {}))
@@ -192,7 +200,7 @@ class Deferred(Tensor):
             total = _add(*args, in_place=name == "add_")
             if total is not None:
                 return total
-        values = tree_map_only(Deferred, _value, (args, kwargs or {}))
+        values = tree_map_only(Deferred, computed, (args, kwargs or {}))
         return func(*values[0], **values[1])
 
     @classmethod
@@ -212,7 +220,8 @@ def _add(a: Any, b: Any, in_place: bool) -> Deferred | None:
     return total
 
 
-def _value(x: Tensor) -> Tensor:
+def computed(x: Any) -> Any:
+    """Return the values of a deferred tensor, anything else as it is."""
     return x.compute() if isinstance(x, Deferred) else x
 
 

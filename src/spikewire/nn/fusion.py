@@ -21,7 +21,7 @@ def find_groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
     """Group layers that `run_group` can run as one.
 
     A group is a BatchNorm2d followed by neurons and, if present, a 2x2 max-pool. A layer with a
-    hook is never part of a group, so that the hook runs.
+    hook, or with a forward of its own, is never part of a group, so that these run.
 
     Args:
         layers: the layers in order.
@@ -41,7 +41,7 @@ def find_groups(layers: Iterable[nn.Module], fuse: bool = True) -> list[Group]:
 
 
 def _fires(group: Group, layer: nn.Module) -> bool:
-    fires = is_neuron(layer) and not is_hooked(layer)
+    fires = is_neuron(layer) and _is_plain(layer)
     return fires and len(group) == 1 and _is_plain_norm(group[0])
 
 
@@ -50,11 +50,22 @@ def _pools(group: Group, layer: nn.Module) -> bool:
 
 
 def _is_plain_norm(layer: nn.Module) -> bool:
-    return type(layer) is nn.BatchNorm2d and not is_hooked(layer) and is_norm(layer)
+    return type(layer) is nn.BatchNorm2d and _is_plain(layer) and is_norm(layer)
 
 
 def _is_plain_pool(layer: nn.Module) -> bool:
-    return type(layer) is nn.MaxPool2d and not is_hooked(layer) and is_pool(layer)
+    return type(layer) is nn.MaxPool2d and _is_plain(layer) and is_pool(layer)
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    return not is_hooked(layer) and not is_replaced(layer)
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Return whether the forward of a module was replaced, as Accelerate does; not by `fuse`."""
+    forward = vars(module).get("forward")
+    owner = getattr(forward, "__self__", None)
+    return forward is not None and not getattr(owner, "same_results", False)
 
 
 def is_neuron(layer: nn.Module) -> TypeGuard[Neuron]:

@@ -68,6 +68,8 @@ SURROGATES |= {("PiecewiseQuadratic", 1.0): "triangle", ("Rect", 1.0): "rectangl
 
 def read_surrogate(function: Any) -> str | None:
     """Return the name of SpikingJelly's surrogate among ours, None for any other."""
-    if not getattr(function, "spiking", False):
+    kind = type(function)
+    theirs = kind.__module__.startswith(SPIKINGJELLY + "surrogate")
+    if not theirs or not function.spiking:
         return None
-    return SURROGATES.get((type(function).__name__, float(getattr(function, "alpha", 0.0))))
+    return SURROGATES.get((kind.__name__, float(getattr(function, "alpha", 0.0))))

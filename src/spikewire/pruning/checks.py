@@ -155,6 +155,12 @@ def _warn_of_less(pruner: "Pruner", target: float, actual: float) -> None:
             f"{name}: nothing is pruned, since the target of {_number(target)} "
             f"{unit} is above the {_number(actual)} of the dense network"
         )
+    elif half := {x.weight.dtype for x in pruner.layers if x.weight.element_size() < 4}:
+        warn_caller(
+            f"{name}: {unit} is {_number(actual)}, not {_number(target)}: weights of {half.pop()} "
+            "have few values, and all that are equal at the threshold are pruned; train weights of "
+            "float32, with torch.autocast"
+        )
 
 
 def _number(value: float) -> str:

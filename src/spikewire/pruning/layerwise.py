@@ -100,9 +100,9 @@ def refill_layers(
         counts = [int(layer.state["mask"].sum()) for layer in layers]
         first = [torch.where(k, torch.inf, x) for k, x in zip(kept, scores, strict=True)]
         return [top_k_mask(score, n) for score, n in zip(first, counts, strict=True)]
-    # -1 / score has the order of the scores, below the sizes of those that stay
+    # -1 / score has the order of the scores, below the sizes of those that stay; finite for all
     ranks = [
-        torch.where(k, x.weight.abs(), -1 / score)
+        torch.where(k, x.weight.abs(), (-1 / score).clamp(min=torch.finfo(score.dtype).min))
         for k, x, score in zip(kept, layers, scores, strict=True)
     ]
     densities = [float(layer.state["part"]) for layer in layers]

@@ -51,7 +51,7 @@ def masks_within(
     the level, layer by layer, and then `single` weights at most.
 
     Args:
-        scores: one tensor per layer.
+        scores: one tensor per layer; with `groups`, minus infinity is not for sale.
         costs: what a weight costs, not negative; one tensor per layer, which broadcasts to its
             scores.
         budget: the cost of all masks together, at most; more only where the floors cost more.
@@ -60,7 +60,8 @@ def masks_within(
             positions in the last dimensions of the layer, flattened from the third on.
         in_order: whether a layer must keep its highest scores, whatever they cost: what is left
             then buys only in layers whose weights all cost the same, or the next of a layer.
-        single: how many single weights what is left buys at most, where there are no `groups`.
+        single: how many single weights what is left buys at most, where there are no `groups` or
+            with `in_order`.
 
     Returns:
         One bool mask per layer.
@@ -75,10 +76,14 @@ def masks_within(
         costs, budget = _whole_numbers(shapes, costs, budget)
     total = _total(_shaped(least, shapes), costs)
     room = torch.maximum(budget.to(total.dtype), total)
+    scores = _shaped(flat, shapes)
     if groups:
-        return _buy_by_cost(_shaped(flat, shapes), groups, room, in_order)
-    masks = _buy_in_order(flat, shapes, costs, room)
-    return _buy_single_(masks, _shaped(flat, shapes), costs, room, single, in_order)
+        masks = _buy_by_cost(scores, groups, room, in_order)
+    else:
+        masks = _buy_in_order(flat, shapes, costs, room)
+    if groups and not in_order:
+        return masks
+    return _buy_single_(masks, scores, costs, room, single, in_order)
 
 
 def _shaped(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
@@ -113,7 +118,8 @@ def _buy_by_cost(
         above = [part.sum() for part in (flat > level).split(sizes)]
         paid = [(v - p) * n for v, p, n in zip(values, prices, above, strict=True)]
         room = room - torch.stack(paid).sum()
-    found = top_k_parts(flat, sizes, counts_within(flat, sizes, prices, level, room))
+    for_sale = torch.stack([(part > -torch.inf).sum() for part in flat.split(sizes)])
+    found = top_k_parts(flat, sizes, counts_within(flat, sizes, prices, level, room, for_sale))
     masks = [torch.empty(x.shape, dtype=torch.bool, device=x.device) for x in scores]
     for (i, v), part, own in zip(places, parts, found.split([*size.values()]), strict=True):
         _write_(masks[i], groups[i][v], own.view_as(part))
@@ -172,7 +178,12 @@ def level_within(
 
 
 def counts_within(
-    flat: Tensor, sizes: Sequence[int], costs: Sequence[int], level: Tensor, room: Tensor
+    flat: Tensor,
+    sizes: Sequence[int],
+    costs: Sequence[int],
+    level: Tensor,
+    room: Tensor,
+    most: Tensor,
 ) -> Tensor:
     """Return how many scores of each part to keep: those above the level, and what is left buys.
 
@@ -182,6 +193,7 @@ def counts_within(
         costs: of the scores of each part; what is left is spent in this order.
         level: a 0-d tensor.
         room: what is paid for all scores together, a 0-d tensor.
+        most: how many scores of each part may be kept, int64.
 
     Returns:
         One number per part, int64.
@@ -189,12 +201,12 @@ def counts_within(
     if same_layout(flat):
         from spikewire.kernels import selection
 
-        return selection.counts_within(flat, sizes, costs, level, room)
+        return selection.counts_within(flat, sizes, costs, level, room, most)
     above = [part.sum() for part in (flat > level).split(list(sizes))]
     room = room - torch.stack([v * n for v, n in zip(costs, above, strict=True)]).sum()
     counts = []
-    for cost, n, size in zip(costs, above, sizes, strict=True):
-        counts.append((n + (room // cost if cost else 0)).clamp(max=size))
+    for cost, n, limit in zip(costs, above, most, strict=True):
+        counts.append((n + (room // cost if cost else 0)).clamp(max=limit))
         room = room - cost * (counts[-1] - n)
     return torch.stack(counts)
 

@@ -22,6 +22,7 @@ from spikewire.nn.synapses import NORMS, SYNAPTIC, is_spiking
 from spikewire.pruning.costs.meter import Meter
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.owners import sharing_modules
+from spikewire.pruning.selection import target_count
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -43,7 +44,7 @@ class Bytes(Meter):
         pruner: the pruner; ``layer.state`` gains `cost` and, for all else of a layer, `fixed`.
 
     Raises:
-        SpikewireError: if the target is below what all else takes.
+        SpikewireError: if the target is below what all else, or a layer's own connectivity, takes.
     """
 
     rounds = 3  # of selection: what positions take depends on the selection itself
@@ -56,16 +57,28 @@ class Bytes(Meter):
         pruned = [layer.weight for layer in pruner.layers]
         self.overhead = fixed_bytes(pruner.model, pruned, len(f"{target:.0f}") if target else 6)
         self.copies = Counter(layer.name for layer, _ in self.owners)  # one per module in the file
+        taken = self.overhead + self._own_bytes()
+        others = "not pruned take" if taken == self.overhead else "not pruned or named here take"
         check(
-            target is None or target > self.overhead,
+            target is None or target > taken,
             "bytes",
             target,
-            f"above {self.overhead:,}, which header, biases and layers that are not pruned take",
+            f"above {taken:,}, which header, biases and layers that are {others}",
         )
         for layer in pruner.layers:
             shape, each = [1] * layer.weight.dim(), 2.0 * self.copies[layer.name]
             layer.state["cost"] = layer.weight.new_full(shape, each, dtype=torch.float64)
             layer.state["fixed"] = layer.weight.new_zeros((), dtype=torch.float64)
+
+    def _own_bytes(self) -> int:
+        """Return what layers with their own connectivity take at least, where others compete."""
+        if all(layer.connectivity is not None for layer in self.layers):
+            return 0
+        size = 0
+        for layer in (x for x in self.layers if x.connectivity is not None):
+            count = target_count(layer.connectivity or 0.0, layer.weight.numel())
+            size += self.copies[layer.name] * (2 * count + min(count, bit_bytes(layer.weight)))
+        return size
 
     def take_masks(self, layers: Sequence[Layer], masks: Sequence[Tensor]) -> None:
         """Write the cost of one weight more, and of all else, under these masks."""

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
 
 
+COMPILED = (
+    "call attach() before the first call of a compiled model, and torch.compiler.reset() before "
+    "attach() where another model of its class ran compiled"
+)
+
+
 class Meter:
     """Measures what weights cost, in ``layer.state["cost"]``; a pruner's `uses`.
 

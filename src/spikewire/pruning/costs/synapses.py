@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spikewire.errors import SpikewireError
 from spikewire.nn.names import unwrap
+from spikewire.pruning.costs.meter import COMPILED
 from spikewire.pruning.costs.positions import uses_per_weight
 from spikewire.pruning.costs.uses import OnePass
 from spikewire.pruning.hooks import ForwardHooks, Named
@@ -15,6 +16,7 @@ from spikewire.pruning.layers import Layer
 from spikewire.pruning.owners import unpruned_layers
 from spikewire.pruning.selection import target_count
 from spikewire.pruning.spending import cost_of, dense_cost
+from spikewire.pruning.warn import warn_caller
 
 if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
@@ -61,9 +63,12 @@ class Synapses(OnePass):
 
     def end_step(self) -> None:
         """Write the costs once a forward pass was seen; the hooks are then removed."""
-        if not self.hooks.handles or not self.calls:
+        if not self.hooks.handles:
             return
         found = self.found()
+        self._warn_of_unseen(found)
+        if not self.calls:
+            return
         for layer in (layer for layer in self.layers if layer.name in found):
             layer.state["cost"].copy_(found[layer.name])
         for module in self.others.values():
@@ -75,6 +80,18 @@ class Synapses(OnePass):
         self._group()
         self.remove()
         self._require_room()
+
+    def _warn_of_unseen(self, found: Mapping[str, Tensor]) -> None:
+        """Warn of layers that the first forward pass did not call: their costs are not known."""
+        name, unseen = self.pruner.method.name, [x.name for x in self.layers if x.name not in found]
+        if not self.calls and self.pruner.step == 1 and not self.known:
+            warn_caller(f"{name}: no layer was seen in the first step; {COMPILED}")
+        elif self.calls and unseen:
+            more = f" and {len(unseen) - 1} more" if len(unseen) > 1 else ""
+            warn_caller(
+                f"{name}: not called in the first forward pass: {unseen[0]}{more}; each weight "
+                "counts as one synapse, also where later passes call the layer"
+            )
 
     def resume(self) -> None:
         """Take the costs from the saved state, where a step was taken before."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spikewire.nn.adaptive import AdaptiveRecurrent
 from spikewire.nn.names import unwrap
 from spikewire.nn.recurrent import Recurrent
-from spikewire.pruning.costs.meter import Meter
+from spikewire.pruning.costs.meter import COMPILED, Meter
 from spikewire.pruning.costs.passes import Passes, in_backward, remove_copied_pass_hooks
 from spikewire.pruning.costs.positions import uses_per_weight
 from spikewire.pruning.costs.spacing import evenly_spaced
@@ -148,8 +148,7 @@ class SynOps(Meter):
         if self.pruner.step == 1 and not self.called:
             warn_caller(
                 f"{self.pruner.method.name}: no layer was seen in the first step, so no spikes are "
-                "counted; call attach() before the first call of a compiled model, and train in "
-                "training mode"
+                f"counted; train in training mode; {COMPILED}"
             )
         if self.counting:
             sums = self.pruner.memory["activity"]
@@ -221,7 +220,7 @@ class SynOps(Meter):
             return ""
         if self.called:
             return "no spikes in the measured layers"
-        return "no layer was seen (call attach() before the first call of a compiled model)"
+        return f"no layer was seen ({COMPILED})"
 
 
 def _more_than_one_value(x: Tensor) -> Tensor:
