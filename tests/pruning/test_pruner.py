@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spikewire import Budget, DeepR, Dense, GradR, RigL, SoftDeepR, SpikewireError, apply_masks
 from spikewire.fields import defaults, values
 from spikewire.methods.gradr import laplace_location
+from spikewire.nn.neurons import LIF
 from spikewire.pruning import Latent, Pruner, setting
 from spikewire.pruning.moments import masked_median
 
@@ -1082,3 +1083,21 @@ def test_pruned_and_regrown_are_counted_across_a_resume():
     whole = run(stop=False)
     assert whole["pruned"] > 0
     assert run(stop=True) == whole
+
+
+@pytest.mark.parametrize("fires", [False, True])
+def test_a_layer_that_no_spike_reaches_is_named_once(fires, caplog):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), LIF(), nn.Linear(8, 3, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.full((8, 6), 2.0 if fires else 0.01))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    Budget(connectivity=0.5).attach(model, optimizer, total_steps=40)
+    for _ in range(40):
+        optimizer.zero_grad()
+        (model(torch.rand(4, 5, 6)).mean(0) - 1).square().mean().backward()
+        optimizer.step()
+    lines = [record.getMessage() for record in caplog.records]
+    named = [line for line in lines if line.startswith("2.weight: the gradient is 0 at step 16")]
+    assert len(named) == (0 if fires else 1)
+    assert len(lines) == len(named), "the first layer has a gradient, through the surrogate"

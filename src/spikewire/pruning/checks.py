@@ -1,5 +1,6 @@
 """Checks of a pruner: a saved state belongs to it; the run met its target and is alive."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,18 @@ def warn_if_missed(pruner: "Pruner") -> None:
         )
     elif actual < 0.98 * target:
         _warn_of_less(pruner, target, actual)
+
+
+def warn_of_silence(step: int, layers: Sequence[Layer]) -> None:
+    """Log a warning of layers whose gradient is 0: no spike reached them in this batch."""
+    silent = [x.name for x in layers if x.weight.grad is not None and not x.weight.grad.any()]
+    if silent:
+        logging.getLogger("spikewire").warning(
+            "%s: the gradient is 0 at step %d: no spike reaches it, or the loss does not depend on "
+            "it; spikewire.scale_to_fire_(model, images) before training makes neurons fire",
+            ", ".join(silent),
+            step,
+        )
 
 
 def _warn_of_less(pruner: "Pruner", target: float, actual: float) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spikewire.errors import SpikewireError
+from spikewire.pruning.checks import warn_of_silence
 from spikewire.pruning.closures import Arguments, run_closure
 from spikewire.pruning.integrity import Guards, require_same_parameters
 from spikewire.pruning.layers import Layer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CHECKSUM_EVERY = 64  # steps between checksums of all weights
 CHECKSUM_FIRST = 16  # the first steps, at each of which they are taken
+SILENT_AT = 16  # the step at which a layer without a gradient is named
 
 
 class Steps:
@@ -103,6 +105,8 @@ class Steps:
         self.turn = self.pruner.optimizers.index(optimizer)
         if self.turn in self.stepped:  # another optimizer skipped its turn: the step ends here
             self.settle()
+        if self.pruner.step + 1 == SILENT_AT:
+            warn_of_silence(SILENT_AT, own)
         self.open, self.originals = own, {}
         self.method.lend_(self.pruner, own)
 
