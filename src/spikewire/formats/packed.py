@@ -19,6 +19,7 @@ from spikewire.errors import SpikewireError, check, check_word
 from spikewire.files import atomic_write, io_errors
 from spikewire.formats.gaps import decode_bits, decode_gaps, encode_bits, encode_gaps
 from spikewire.formats.network import MAX_NEURONS, Network, Neuron, Pool, Source, Stage
+from spikewire.formats.neuron import describe
 from spikewire.formats.stage import Shape
 from spikewire.zoo import resolve
 
@@ -175,7 +176,7 @@ def _describe_layer(stage: Stage) -> dict[str, Any]:
         "inputs": [[source.stage, source.pooled] for source in stage.inputs],
         "adds": stage.adds,
         "current_pool": stage.current_pool and stage.current_pool._asdict(),
-        "neuron": stage.neuron and stage.neuron._asdict(),
+        "neuron": stage.neuron and describe(stage.neuron),
         "pool": stage.pool and stage.pool._asdict(),
     }
 
