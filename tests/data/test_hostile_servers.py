@@ -189,7 +189,7 @@ def test_escapes_in_the_reason_of_a_server_do_not_reach_the_terminal(tmp_path, c
     with running(Raw(b"HTTP/1.1 500 \x1b[2J\x9b31mgone\r\n" + END)) as (bad,):
         entry = archive().archives[0]
         changed = type(entry)(entry.name, entry.size, entry.md5, (bad.url,), entry.files)
-        source = type(archive())("for a test", lambda root: None, (changed,))
+        source = type(archive())("plain", "for a test", lambda root: None, (changed,))
         monkeypatch.setitem(data.DATASETS, "plain", source)
         code, out, err = call("data", "get", "plain", "--data-dir", tmp_path)
     assert code == 2
