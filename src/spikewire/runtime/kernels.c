@@ -45,6 +45,12 @@ typedef struct {
     const float *bias;
 } layer_t;
 
+/* Size of the record of a layer: a library that was built from other sources has another one. */
+int64_t spikewire_record_size(void)
+{
+    return (int64_t)sizeof(layer_t);
+}
+
 int spikewire_best_path(void)
 {
 #ifdef X86

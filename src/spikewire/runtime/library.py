@@ -115,13 +115,24 @@ def find_library(folder: Path) -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
+def is_current(path: Path) -> bool:
+    """Return whether a library has the records of this version."""
+    measure = getattr(ctypes.CDLL(str(path)), "spikewire_record_size", None)
+    if measure is None:
+        return False
+    measure.restype = size
+    return measure() == ctypes.sizeof(LayerRecord)
+
+
 @cache
 def installed() -> ctypes.CDLL | None:
     """Return the compiled kernels of the installation; log a warning once if there are none."""
     path = find_library(Path(__file__).parent)
-    if path is not None:
+    if path is not None and is_current(path):
         return bind(path)
-    logging.getLogger("spikewire").warning("no compiled kernels: inference runs on torch, slowly")
+    found = "no compiled kernels" if path is None else f"{path.name} is of another version"
+    message = "%s: inference runs on torch, slowly; install spikewire again with a C compiler"
+    logging.getLogger("spikewire").warning(message, found)
     return None
 
 
