@@ -31,6 +31,27 @@ def settle_(model: nn.Module, seed: int = 0, gain: float = 4.0) -> nn.Module:
     return model.eval()
 
 
+# SpikingJelly's neurons with every update and reset that is recorded.
+NODES = {
+    "if": (neuron.IFNode, {}),
+    "if, soft reset": (neuron.IFNode, {"v_reset": None}),
+    "lif": (neuron.LIFNode, {"tau": 1.3}),
+    "lif, soft reset": (neuron.LIFNode, {"tau": 1.5, "v_reset": None, "v_threshold": 0.7}),
+    "lif, rest": (neuron.LIFNode, {"v_reset": -0.2, "v_threshold": 0.5}),
+    "lif, input not decayed": (neuron.LIFNode, {"tau": 3.0, "decay_input": False}),
+    "parametric lif": (neuron.ParametricLIFNode, {"init_tau": 1.4}),
+    "parametric lif, input not decayed": (
+        neuron.ParametricLIFNode,
+        {"init_tau": 2.7, "decay_input": False, "v_reset": None},
+    ),
+    "current-based lif": (neuron.CUBALIFNode, {"c_decay": 0.3, "v_decay": 0.6}),
+    "current-based lif, soft reset": (
+        neuron.CUBALIFNode,
+        {"v_threshold": 2.0, "v_reset": None, "v_decay": 0.9},
+    ),
+}
+
+
 class JellyConv(nn.Module):
     """SpikingJelly's tutorial for Fashion-MNIST: an image repeated over time, multi-step mode."""
 

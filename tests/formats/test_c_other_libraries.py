@@ -7,17 +7,6 @@ from compiled import means_over_time, measure_memory, run_c, run_over_time, runt
 
 from spikewire.formats.trace import trace_model
 
-NODES = {
-    "if, soft reset": (peers.neuron.IFNode, {"v_reset": None}),
-    "lif, rest": (peers.neuron.LIFNode, {"v_reset": -0.2, "v_threshold": 0.5}),
-    "lif, input not decayed": (peers.neuron.LIFNode, {"tau": 3.0, "decay_input": False}),
-    "parametric lif": (peers.neuron.ParametricLIFNode, {"init_tau": 1.4}),
-    "parametric lif, input not decayed": (
-        peers.neuron.ParametricLIFNode,
-        {"init_tau": 2.7, "decay_input": False, "v_reset": None},
-    ),
-}
-
 
 @pytest.fixture(autouse=True)
 def _compiler(need):
@@ -49,9 +38,9 @@ def assert_same_frames(model, frames, folder):
     return network
 
 
-@pytest.mark.parametrize("kind", NODES)
+@pytest.mark.parametrize("kind", peers.NODES)
 def test_every_update_and_reset_of_spikingjelly(kind, tmp_path):
-    node, options = NODES[kind]
+    node, options = peers.NODES[kind]
     model = peers.settle_(peers.JellyConv(node, **options))
     assert_same_images(model, 2 * torch.rand(4, 1, 28, 28), tmp_path)
 

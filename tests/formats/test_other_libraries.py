@@ -57,29 +57,9 @@ def assert_same_spikes(model, example, inputs=None, *, frames=False, **options):
     return network
 
 
-NODES = {
-    "if": (peers.neuron.IFNode, {}),
-    "if, soft reset": (peers.neuron.IFNode, {"v_reset": None}),
-    "lif": (peers.neuron.LIFNode, {"tau": 1.3}),
-    "lif, soft reset": (peers.neuron.LIFNode, {"tau": 1.5, "v_reset": None, "v_threshold": 0.7}),
-    "lif, rest": (peers.neuron.LIFNode, {"v_reset": -0.2, "v_threshold": 0.5}),
-    "lif, input not decayed": (peers.neuron.LIFNode, {"tau": 3.0, "decay_input": False}),
-    "parametric lif": (peers.neuron.ParametricLIFNode, {"init_tau": 1.4}),
-    "parametric lif, input not decayed": (
-        peers.neuron.ParametricLIFNode,
-        {"init_tau": 2.7, "decay_input": False, "v_reset": None},
-    ),
-    "current-based lif": (peers.neuron.CUBALIFNode, {"c_decay": 0.3, "v_decay": 0.6}),
-    "current-based lif, soft reset": (
-        peers.neuron.CUBALIFNode,
-        {"v_threshold": 2.0, "v_reset": None, "v_decay": 0.9},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", NODES)
+@pytest.mark.parametrize("kind", peers.NODES)
 def test_spikingjelly_convolutional_network(kind):
-    node, options = NODES[kind]
+    node, options = peers.NODES[kind]
     model = peers.settle_(peers.JellyConv(node, **options))
     images = 2 * torch.rand(2, 1, 28, 28)
     network = assert_same_spikes(model, images)
