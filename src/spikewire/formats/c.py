@@ -31,7 +31,7 @@ from spikewire.formats.c_layer import (
     smallest_type,
     write_record,
 )
-from spikewire.formats.c_layout import find_places
+from spikewire.formats.c_layout import Places, find_places
 from spikewire.formats.network import Network, Source, Stage
 
 VALUES = ("int8", "fp32")
@@ -84,8 +84,9 @@ def write(
     pairs = zip(network.stages, network.geometry, strict=True)
     index = smallest_type(max(stage.shape[0] for stage in network.stages))
     layers = [Layer(stage, geometry, values, index) for stage, geometry in pairs]
-    memory = _count_memory(network, layers)
-    text = _fill_template(network, layers, memory, example)
+    places = find_places(network)
+    memory = _count_memory(network, layers, places)
+    text = _fill_template(network, layers, places, memory, example)
     with atomic_write(Path(path)) as file:
         file.write(text.encode())
     return memory
@@ -117,18 +118,18 @@ def _check_stage(stage: Stage) -> None:
     check(reach <= MAX_REACH, f"{stage.name}: kernel", reach + 1, f"at most {MAX_REACH + 1} in C")
 
 
-def _count_memory(network: Network, layers: list[Layer]) -> Memory:
+def _count_memory(network: Network, layers: list[Layer], places: Places) -> Memory:
     flash = sum(array.nbytes for layer in layers for array in layer.arrays.values())
     floats = layers[0].currents + network.neuron_count + max(layer.currents for layer in layers)
     floats += max(layer.pooled for layer in layers) + layers[-1].neurons * network.membrane
     floats += len(network.classes) + 1  # and the number of time steps
-    places = find_places(network)
     return Memory(flash, 4 * (floats + places.synaptic) + places.spikes)
 
 
 def _fill_template(
     network: Network,
     layers: list[Layer],
+    places: Places,
     memory: Memory,
     example: Example | None,
 ) -> str:
@@ -140,7 +141,6 @@ def _fill_template(
     last = f"LAYERS[{len(layers) - 1}]"
     current = f"membrane[{last}.state + i]"
     output = f"(float)spikes[{last}.fired + i]" if network.stages[-1].neuron else current
-    places = find_places(network)
     records = [write_record(layer, k, places.records[k]) for k, layer in enumerate(layers)]
     from_sum = f"{bias} + {scale} * (float)sums[i]" if int8 else "sums[i]"
     shape, count = network.input_shape, len(network.classes) * network.vote
