@@ -85,6 +85,25 @@ def test_without_images_batchnorm_only_adds_a_bias(file):
     assert not norm.running_mean.any()
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_factor_of_an_average_pooling_is_not_applied_twice(tmp_path, size):
+    def pooled(seed):
+        model = conv_net(pool="avg", seed=seed)
+        model.pool1 = nn.AvgPool2d(size)
+        rows, columns = 9 // size, 21 // size
+        torch.manual_seed(seed)
+        model.fc = nn.Linear(4 * rows * columns, 6)
+        return model
+
+    source, path = pooled(1), str(tmp_path / "net.packed.safetensors")
+    packed.write(trace_model(source), path)
+    model = pooled(2)
+    load_packed_(model, path, data_of(model), torch.randn(8, *model.input_shape))
+    expected = source.get_parameter("conv2.weight")
+    assert expected.any()
+    assert torch.allclose(model.get_parameter("conv2.weight"), expected, rtol=1e-3, atol=1e-6)
+
+
 def test_a_channel_without_synapses_keeps_an_ordinary_gain(tmp_path):
     source = trained()
     with torch.no_grad():

@@ -57,6 +57,7 @@ def load_packed_(
     modules = dict(model.named_modules())
     for stage in network.stages:
         _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
+    _divide_by_averages_(model, network, example)
     if images is not None:
         _take_statistics_(model, norms, images)
     _require_same_network(network, model, example, path)
@@ -112,6 +113,23 @@ def _write_(module: nn.Module | None, norm: Norm | None, stage: Stage, path: str
         _set_(norm, torch.zeros_like(bias), torch.ones_like(bias), bias)
 
 
+def _divide_by_averages_(model: nn.Module, network: Network, example: Tensor) -> None:
+    """Divide weights by the factor of an average pooling before them, which the file includes."""
+    own, modules = _trace(model, network, example), dict(model.named_modules())
+    for stage, mine in zip(network.stages, own.stages, strict=False):
+        if stage.name == mine.name and len(stage.values) == len(mine.values) > 0:
+            factor = float(np.median(mine.values / stage.values))
+            if not np.isclose(factor, 1.0):
+                weight = modules[stage.name].weight
+                assert isinstance(weight, Tensor)
+                weight.div_(factor)
+
+
+def _trace(model: nn.Module, network: Network, example: Tensor) -> Network:
+    steps = None if isinstance(model, Spiking) else network.time_steps  # its own may be others
+    return trace_model(model, example, time_steps=steps)
+
+
 def _set_(norm: Norm, mean: Tensor, variance: Tensor, bias: Tensor) -> None:
     """Set statistics of a BatchNorm, and gain and bias such that it only adds `bias`."""
     assert norm.running_mean is not None
@@ -142,8 +160,7 @@ def _take_statistics_(model: nn.Module, norms: dict[str, Norm], images: Tensor) 
 
 def _require_same_network(network: Network, model: nn.Module, example: Tensor, path: str) -> None:
     """Raise unless the model now computes what the file does."""
-    steps = None if isinstance(model, Spiking) else network.time_steps  # its own may be others
-    own = trace_model(model, example, time_steps=steps)
+    own = _trace(model, network, example)
     names, found = ([stage.name for stage in x.stages] for x in (network, own))
     check(names == found, f"{path}: layers", names, f"{found}, as in the network")
     for stage, mine in zip(network.stages, own.stages, strict=True):
