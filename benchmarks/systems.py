@@ -68,6 +68,10 @@ LSNN = {
     "lsnn-12-deepr": Row(
         "--preset seqmnist-lsnn --method deepr --connectivity 0.12", "96.40 @ 12 % (Bellec)"
     ),
+    "lsnn-12-deepr-long": Row(
+        "--preset seqmnist-lsnn --method deepr --connectivity 0.12 --epochs 220",
+        "96.40 @ 12 % (Bellec)",
+    ),
     "lsnn-12-deepr-stairs": Row(
         "--preset seqmnist-lsnn --method deepr --connectivity 0.12 --lr 1e-2 --schedule stairs",
         "96.40 @ 12 % (Bellec)",
@@ -75,16 +79,16 @@ LSNN = {
     "lsnn-12-budget": Row(
         "--preset seqmnist-lsnn --method budget --connectivity 0.12 --lr 5e-3 --epochs 70"
     ),
-    "lsnn-12-budget-plain": Row(
+    "lsnn-12-budget-rescale": Row(
         "--preset seqmnist-lsnn --method budget --connectivity 0.12 --lr 5e-3 --epochs 70 "
-        "--rescale false"
+        "--rescale true"
     ),
     "lsnn-3-budget": Row(
         "--preset seqmnist-lsnn --method budget --connectivity 0.03 --lr 5e-3 --epochs 70"
     ),
-    "lsnn-3-budget-plain": Row(
+    "lsnn-3-budget-rescale": Row(
         "--preset seqmnist-lsnn --method budget --connectivity 0.03 --lr 5e-3 --epochs 70 "
-        "--rescale false"
+        "--rescale true"
     ),
 }
 ROWS = {
