@@ -68,8 +68,10 @@ EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was
 }
 OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
 CHAIN = {  # of a run that starts from a denser one
+    "cifar100-sew18": "epochs=90,ramp=0.4,lr=1e-3,early=0.65,"
+    "augment=crop:4+flip+cutout:8,teacher=first,teacher-time-steps=2",
     "cifar10-vgg16": "epochs=40,ramp=0.5,lr=1e-3,early-time-steps=2,early=0.6,"
-    "augment=crop:4+flip+cutout:8,teacher=first,teacher-time-steps=2"
+    "augment=crop:4+flip+cutout:8,teacher=first,teacher-time-steps=2",
 }
 DENSE = {  # of the dense network that is start and teacher
     "cifar100-sew18": "epochs=80,time-steps=2,early-time-steps=0,optimizer=sgd,lr=0.1,"
@@ -185,13 +187,14 @@ def of_points(preset: str, points: list[Point], flags: dict[str, str]) -> Iterat
 def of_chain(
     preset: str, points: list[Point], flags: dict[str, str], runs: Path, later: str
 ) -> Iterator[Run]:
-    """Yield one run per point, from the densest on; each starts from the one before.
+    """Yield one run per point, from the densest on, targets in SynOps last; each starts from the
+    one before.
 
     `later` are settings of all runs but the first; with ``teacher=first`` they are distilled from
     it.
     """
     first, before = "", None
-    for run in of_points(preset, sorted(points, key=lambda x: -x.target), flags):
+    for run in of_points(preset, sorted(points, key=lambda x: (x.target > 1, -x.target)), flags):
         more: dict[str, str] = {}
         if before is not None:
             more = {"start": str(before), "first": first_fraction(before, *run.point[:2])}

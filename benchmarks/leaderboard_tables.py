@@ -20,6 +20,7 @@ class Point(NamedTuple):
 
 BOARD = {
     "cifar100-sew18": (
+        Point("connectivity", 0.1),
         Point("synapses", 0.036, 0.7045, "UPR, 9.6 M SynOps"),
         Point("synops", 9.6e6, 0.7045, "UPR, 3.6 % of synapses"),
     ),

@@ -155,7 +155,12 @@ def fraction(run: str | Path, unit: str) -> float:
 
 
 def first_fraction(start: str | Path, unit: str, target: float) -> str:
-    """Return `--first` of a run: what its start has of the unit, 4 digits, at least the target."""
+    """Return `--first` of a run: what its start has of the unit, 4 digits, at least the target.
+
+    With a target in SynOps or bytes `--first` is a fraction of the weights.
+    """
+    if unit in ("synops", "bytes"):
+        unit, target = "connectivity", 0.0
     return f"{max(float(f'{fraction(start, unit):.4g}'), target):g}"
 
 

@@ -22,6 +22,7 @@ import torch
 from script import run_script
 
 from spikewire.config import Config
+from spikewire.data.reference import is_python
 from spikewire.deploy import export_run
 from spikewire.errors import SpikewireError, check
 from spikewire.files import atomic_write, make_folder
@@ -140,7 +141,8 @@ def portable_words(words: list[str]) -> Iterator[str]:
     """Yield the words of a command as they are on any machine: run directories below ``runs``."""
     before = ""
     for word in words:
-        if before in ("--out", "--start", "--teacher") and not word.startswith(PREFIX):
+        run = before in ("--out", "--start", "--teacher")
+        if run and not word.startswith(PREFIX) and not is_python(word):
             yield f"runs/{Path(word).name}"
         elif "--data-dir" not in (before, word):
             yield word

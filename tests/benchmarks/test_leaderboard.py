@@ -154,6 +154,13 @@ def test_later_runs_of_a_chain_start_from_the_one_before_and_learn_from_the_firs
     assert (third.flags["start"], third.flags["teacher"]) == (f"r/{second.name}", f"r/{first.name}")
 
 
+def test_a_target_in_synops_ends_a_chain(monkeypatch):
+    monkeypatch.setitem(leaderboard.of_chain.__globals__, "first_fraction", lambda *_: "0.1")
+    points = leaderboard.selected("cifar100-sew18", "")[::-1]
+    chain = leaderboard.of_chain("cifar100-sew18", points, {"seed": "0"}, Path("r"), "")
+    assert [run.point.unit for run in chain] == ["connectivity", "synapses", "synops"]
+
+
 @pytest.mark.slow
 def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, tmp_path):
     out = tmp_path / "out"

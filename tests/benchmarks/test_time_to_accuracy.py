@@ -68,3 +68,7 @@ def test_a_run_starts_at_the_fraction_of_its_start_but_not_below_its_target(targ
     assert time_to_accuracy.first_fraction(start, "connectivity", target) == first
     words = {"connectivity": f"{target:g}", "first": first}
     assert resolve("cifar10-fast", flags=words).options["first"] == float(first)
+
+
+def test_a_target_in_synops_starts_at_the_fraction_of_the_weights():
+    assert time_to_accuracy.first_fraction("zoo:cifar10-2.23", "synops", 9.6e6) == "0.0223"

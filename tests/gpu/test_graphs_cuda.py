@@ -115,12 +115,12 @@ def test_steps_that_count_spikes_are_a_graph_of_their_own(monkeypatch):
 
 @pytest.mark.parametrize("method", ["budget", "upr"])
 def test_a_residual_network_is_captured_for_every_number_of_time_steps(method):
-    """At 1, 2 and 4 time steps, with targets in synapses, as the preset cifar100-sew18."""
+    """At 1, 2 and 4 time steps, with targets in synapses."""
     data, losses = noise(), []
     for graph in (False, True):
-        config = resolve("cifar100-sew18", flags={"method": method, "width": "0.125"})
+        flags = {"method": method, "synapses": "0.1", "width": "0.125", "early": "0.8"}
+        config = resolve("cifar100-sew18", flags=flags)
         config = replace(config, dataset="cifar10", epochs=5, batch_size=16, graph=graph)
-        config = replace(config, options=config.options | {"synapses": 0.1})
         training = prepare(config, data)
         batches = [batch for epoch in range(5) for batch in training.train.epoch(epoch)]
         losses.append([training.step(*batch).item() for batch in batches])
