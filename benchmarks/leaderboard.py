@@ -187,11 +187,10 @@ def of_points(preset: str, points: list[Point], flags: dict[str, str]) -> Iterat
 def of_chain(
     preset: str, points: list[Point], flags: dict[str, str], runs: Path, later: str
 ) -> Iterator[Run]:
-    """Yield one run per point, from the densest on, targets in SynOps last; each starts from the
-    one before.
+    """Yield one run per point, from the densest on; each starts from the one before.
 
-    `later` are settings of all runs but the first; with ``teacher=first`` they are distilled from
-    it.
+    Targets in SynOps come last. `later` are settings of all runs but the first; with
+    ``teacher=first`` they are distilled from it.
     """
     first, before = "", None
     for run in of_points(preset, sorted(points, key=lambda x: (x.target > 1, -x.target)), flags):
