@@ -95,6 +95,28 @@ def array(key, value):
     return change
 
 
+def test_fields_of_usual_value_are_left_out_and_read_where_they_are_given(file):
+    before = packed.read(file)
+    first = header(file)[1]["layers"][0]
+    assert not {"dilation", "groups", "inputs", "adds", "current_pool"} & first.keys()
+    assert not {"rest", "reset", "strict", "current_decay"} & first["neuron"].keys()
+
+    def give(metadata, network, arrays):
+        network |= {"vote": before.vote, "membrane": False}
+        for number, record in enumerate(network["layers"]):
+            stage = before.stages[number]
+            record |= {"stride": [1, 1], "dilation": [1, 1], "groups": 1, "adds": []}
+            record |= {"inputs": [[source.stage, source.pooled] for source in stage.inputs]}
+            record |= {"current_pool": None, "neuron": stage.neuron and stage.neuron._asdict()}
+            record |= {"pool": stage.pool and stage.pool._asdict()}
+
+    rewrite(file, give)
+    assert "inputs" in header(file)[1]["layers"][0]
+    after = packed.read(file)
+    for a, b in zip(before.stages, after.stages, strict=True):
+        assert (a.inputs, a.pool, a.neuron, a.stride) == (b.inputs, b.pool, b.neuron, b.stride)
+
+
 NEURON = Neuron(2.0, 1.0, 0.0)._asdict()
 POOL = Pool("max", 2)._asdict()
 HOSTILE = {

@@ -23,7 +23,7 @@ Again the two differ only in rounding. I = 0 before the first time step; a spike
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -91,14 +91,6 @@ class Neuron(NamedTuple):
         """Factor of the current compared with ``"divide"``, for formats with one equation."""
         driven = self.update in ("divide", "multiply") or self.tau is None
         return 1.0 if driven or self.tau is None else self.tau
-
-
-def describe(neuron: Neuron) -> dict[str, Any]:
-    """Return the constants by name, as files store them; `current_decay` only where it is not 0."""
-    constants = neuron._asdict()
-    if not neuron.current_decay:
-        del constants["current_decay"]
-    return constants
 
 
 def validate(neuron: Neuron) -> None:

@@ -6,7 +6,7 @@ Reading executes nothing, and every size is checked before it is used. A checksu
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from spikewire.errors import SpikewireError, check, check_word
 from spikewire.files import atomic_write, io_errors
 from spikewire.formats.gaps import decode_bits, decode_gaps, encode_bits, encode_gaps
 from spikewire.formats.network import MAX_NEURONS, Network, Neuron, Pool, Source, Stage
-from spikewire.formats.neuron import describe
 from spikewire.formats.stage import Shape
 from spikewire.zoo import resolve
 
@@ -27,6 +26,13 @@ FORMAT = "spikewire packed 2"
 VALUES = ("fp32", "fp16", "int8")
 ARRAYS = ("gaps", "bits", "values", "scale", "bias")  # of one stage; see docs/export.md
 MAX_LAYERS = 1024
+USUAL_NETWORK = {"vote": 1, "membrane": False, "about": {}}  # fields of this value are left out
+USUAL_LAYER = {
+    **{"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1},
+    **{"adds": [], "current_pool": None, "neuron": None, "pool": None},
+}  # and "inputs", usually the layer before, after its pooling
+USUAL_NEURON = {"rest": 0.0, "reset": "hard", "strict": False, "current_decay": 0.0}
+USUAL_POOL = {"stride": 0, "padding": 0}
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -52,7 +58,7 @@ def write(network: Network, path: str | Path, values: str = "fp32") -> int:
         >>> packed.write(trace_model(model), "net.packed.safetensors", "fp16")
     """
     header, arrays = _pack_network(network, values)
-    text = json.dumps(header)
+    text = json.dumps(header, separators=(",", ":"))
     metadata = {"format": FORMAT, "network": text, "crc32": checksum(text, arrays)}
     content, path = save(arrays, metadata=metadata), Path(path)
     with io_errors(path), atomic_write(path) as file:
@@ -151,8 +157,8 @@ def _pack_network(network: Network, values: str) -> tuple[dict[str, Any], Arrays
 
 
 def _make_header(network: Network, values: str) -> dict[str, Any]:
-    return {
-        "layers": [_describe_layer(stage) for stage in network.stages],
+    record = {
+        "layers": [_describe_layer(network.stages, i) for i in range(len(network.stages))],
         "input_shape": network.input_shape,
         "time_steps": network.time_steps,
         "classes": network.classes,
@@ -163,22 +169,38 @@ def _make_header(network: Network, values: str) -> dict[str, Any]:
         "values": values,
         "about": dict(network.about),
     }
+    return _without(USUAL_NETWORK, record)
 
 
-def _describe_layer(stage: Stage) -> dict[str, Any]:
-    return {
+def _describe_layer(stages: Sequence[Stage], number: int) -> dict[str, Any]:
+    stage, pooled = stages[number], number > 0 and stages[number - 1].pool is not None
+    record = {
         "name": stage.name,
         "shape": stage.shape,
-        "stride": stage.stride,
-        "padding": stage.padding,
-        "dilation": stage.dilation,
+        "stride": [*stage.stride],
+        "padding": [*stage.padding],
+        "dilation": [*stage.dilation],
         "groups": stage.groups,
         "inputs": [[source.stage, source.pooled] for source in stage.inputs],
-        "adds": stage.adds,
-        "current_pool": stage.current_pool and stage.current_pool._asdict(),
-        "neuron": stage.neuron and describe(stage.neuron),
-        "pool": stage.pool and stage.pool._asdict(),
+        "adds": [*stage.adds],
+        "current_pool": _describe_pool(stage.current_pool),
+        "neuron": stage.neuron and _without(USUAL_NEURON, stage.neuron._asdict()),
+        "pool": _describe_pool(stage.pool),
     }
+    return _without(_usual_layer(number, pooled), record)
+
+
+def _describe_pool(pool: Pool | None) -> dict[str, Any] | None:
+    return pool and _without(USUAL_POOL, pool._asdict())
+
+
+def _usual_layer(number: int, pooled: bool) -> dict[str, Any]:
+    return {**USUAL_LAYER, "inputs": [[number - 1, pooled]]}
+
+
+def _without(usual: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record without the fields that have their usual value."""
+    return {key: x for key, x in record.items() if key not in usual or x != usual[key]}
 
 
 def _pack_stage(stage: Stage, values: str) -> Arrays:
@@ -223,22 +245,25 @@ def _check_format(found: str | None) -> None:
 
 
 def _unpack_network(header: Mapping[str, Any], arrays: Arrays) -> Network:
+    header = {**USUAL_NETWORK, **header}
     layers = _read_field(header, "layers", list)
     check(len(layers) <= MAX_LAYERS, "layers", len(layers), f"at most {MAX_LAYERS}")
     return Network(
-        stages=tuple(_unpack_stage(layer, number, arrays) for number, layer in enumerate(layers)),
+        stages=tuple(_unpack_stage(layers, number, arrays) for number in range(len(layers))),
         input_shape=_read_numbers(header, "input_shape", int),
         time_steps=_read_field(header, "time_steps", int),
         classes=tuple(map(str, _read_field(header, "classes", list))),
         vote=_read_field(header, "vote", int),
-        membrane=_read_field({"membrane": False, **header}, "membrane", bool),  # optional
+        membrane=_read_field(header, "membrane", bool),
         mean=_read_numbers(header, "mean", float),
         std=_read_numbers(header, "std", float),
         about=_read_field(header, "about", dict),
     )
 
 
-def _unpack_stage(layer: Mapping[str, Any], number: int, arrays: Arrays) -> Stage:
+def _unpack_stage(layers: Sequence[Mapping[str, Any]], number: int, arrays: Arrays) -> Stage:
+    pooled = number > 0 and layers[number - 1].get("pool") is not None
+    layer = {**_usual_layer(number, pooled), **layers[number]}
     name, shape = _read_field(layer, "name", str), _read_numbers(layer, "shape", int)
     total = math.prod(shape)
     check(min(shape, default=0) > 0 and total < 2**62, f"{name}: shape", shape, "positive")
@@ -255,7 +280,7 @@ def _unpack_stage(layer: Mapping[str, Any], number: int, arrays: Arrays) -> Stag
         dilation=_read_numbers(layer, "dilation", int),
         groups=_read_field(layer, "groups", int),
         inputs=_read_sources(layer),
-        adds=_read_numbers({"adds": [], **layer}, "adds", int),  # optional
+        adds=_read_numbers(layer, "adds", int),
         current_pool=_read_pool(layer["current_pool"]),
         neuron=_read_neuron(layer["neuron"]),
         pool=_read_pool(layer["pool"]),
@@ -309,16 +334,18 @@ def _read_sources(layer: Mapping[str, Any]) -> tuple[Source, ...]:
 def _read_neuron(record: Mapping[str, Any] | None) -> Neuron | None:
     if record is None:
         return None
+    record = {**USUAL_NEURON, **record}
     tau = None if record["tau"] is None else _read_field(record, "tau", float)
     threshold, rest = (_read_field(record, key, float) for key in ("threshold", "rest"))
     reset, update = (_read_field(record, key, str) for key in ("reset", "update"))
-    kept = _read_field({"current_decay": 0.0, **record}, "current_decay", float)  # optional
+    kept = _read_field(record, "current_decay", float)
     return Neuron(tau, threshold, rest, reset, update, _read_field(record, "strict", bool), kept)
 
 
 def _read_pool(record: Mapping[str, Any] | None) -> Pool | None:
     if record is None:
         return None
+    record = {**USUAL_POOL, **record}
     sizes = (_read_field(record, key, int) for key in ("size", "stride", "padding"))
     return Pool(_read_field(record, "kind", str), *sizes)
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from spikewire.pruning.pruner import Pruner
 
 GAP = 255  # positions that one byte of a packed file can skip
-FILE, CLASS = 480, 8  # bytes of a header with what `spikewire export` notes; per class
-STAGE, NEURONS, POOL = 209, 109, 59  # of the description: per layer, neurons, pooling
+FILE, CLASS = 420, 8  # bytes of a header with what `spikewire export` notes; per class
+STAGE, PADDED, NEURONS, POOL = 29, 18, 65, 39  # of the description: per layer, neurons, pooling
 ARRAY = 56  # per array, without the three numbers that are its size and place
 POOLS = (_MaxPoolNd, _AvgPoolNd, _AdaptiveAvgPoolNd)
 
@@ -146,7 +146,8 @@ def fixed_bytes(model: nn.Module, pruned: Sequence[Tensor], digits: int) -> int:
         biases = 0
         if isinstance(module, SYNAPTIC):
             weight: Any = module.weight
-            size += STAGE + 2 * array + len(name) + len(f"{[*weight.shape]}"[1:-1])
+            size += STAGE + PADDED * is_padded(module) + 2 * array
+            size += len(name) + len(",".join(map(str, weight.shape)))
             dense = all(weight is not other for other in pruned)
             size += (2 * weight.numel() + bit_bytes(weight)) * dense
             biases = 0 if module.bias is None else module.bias.numel()
@@ -156,6 +157,11 @@ def fixed_bytes(model: nn.Module, pruned: Sequence[Tensor], digits: int) -> int:
         size += (array + 4 * biases) * bool(biases)
         size += NEURONS * is_spiking(module) + POOL * isinstance(module, POOLS)
     return size
+
+
+def is_padded(module: Any) -> bool:
+    """Return whether a layer is a convolution with padding, which its description names."""
+    return any(getattr(module, "padding", ()))
 
 
 def _outputs(module: Any) -> int:
