@@ -5,8 +5,10 @@ from refusal import refused
 from torch import nn
 
 from spikewire.formats.trace import trace_model
+from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.layers import Spiking
 from spikewire.nn.neurons import LIF
+from spikewire.nn.recurrent import LastSteps
 from spikewire.runtime import Runtime
 
 
@@ -138,3 +140,55 @@ def test_connectivity_counts_the_weights_that_are_not_zero():
     assert network.connectivity == nonzero / total
     for stage, weight in zip(network.stages, weights, strict=True):
         assert stage.connectivity == int(weight.count_nonzero()) / weight.numel()
+
+
+# ---------------------------------------------------------------------- some of the time steps
+
+
+class Read(nn.Module):
+    """A network whose output is what `read` takes of its spikes over time."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 4), LIF())
+        self.read = read
+
+    def forward(self, x):
+        """Return what is read."""
+        return self.read(self.net(x))
+
+
+SOME = {
+    "last": lambda spikes: spikes[-1],
+    "late": lambda spikes: spikes[2:],
+    "mean of late": lambda spikes: spikes[2:].mean(0),
+    "sum of late": lambda spikes: spikes.split(3)[1].sum(0),
+}
+ALL = {
+    "all": lambda spikes: spikes,
+    "mean": lambda spikes: spikes.mean(0),
+    "sum": lambda spikes: spikes[:].sum(0),
+    "batch first": lambda spikes: spikes.transpose(0, 1),
+    "list": lambda spikes: list(spikes.unbind(0)),
+}
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_network_that_is_read_from_some_of_its_time_steps_is_refused(name):
+    line = refused(lambda: trace_model(Read(SOME[name]), torch.rand(6, 2, 3)))
+    assert line.startswith("output")
+    assert "time steps" in line
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_network_that_is_read_from_all_its_time_steps_is_recorded(name):
+    assert trace_model(Read(ALL[name]), torch.rand(6, 2, 3)).time_steps == 6
+
+
+@pytest.mark.parametrize(
+    "layer", [LastSteps(0.5), DelayedLinear(4, 4), DelayedLinear(4, 4, span=1)]
+)
+def test_layers_that_are_in_no_format_are_refused_by_name(layer):
+    model = nn.Sequential(nn.Linear(3, 4), LIF(), layer)
+    model.append(LIF())
+    refused(lambda: trace_model(model, torch.rand(6, 2, 3)), "2:")

@@ -114,3 +114,50 @@ def test_it_learns_a_few_images_of_mnist_and_is_pruned(mnist):
     result = fit(resolve("mnist-admm", flags=flags | {"connectivity": "0.5"}), data=few)
     assert result.connectivity == 0.5
     assert result.accuracy > 0.5
+
+
+def test_the_network_of_seven_convolutions_is_the_published_neuron_after_batchnorm():
+    torch.manual_seed(0)
+    model = build("cifar10-admm", time_steps=3, **CONSTANTS)
+    images = torch.rand(2, 3, 32, 32)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+            torch.nn.init.uniform_(module.bias, 0.3, 0.6)
+    with torch.no_grad():
+        model.train()(images)  # each BatchNorm has the statistics of this batch
+        model.fc3.weight.mul_(8)
+    model.double().eval()
+    found, x = model(images.double()), images.double().expand(3, *images.shape)
+    strides = {2: 2, 4: 2, 7: 2}
+    for number in range(1, 11):
+        layer = model.get_submodule(f"conv{number}" if number < 8 else f"fc{number - 7}")
+        x = x.flatten(2) if number == 8 else x
+        if number < 8:
+            options = {"stride": strides.get(number, 1), "padding": 1}
+            current = torch.nn.functional.conv2d(x.flatten(0, 1), layer.weight, **options)
+        else:
+            current = torch.nn.functional.linear(x.flatten(0, 1), layer.weight)
+        if number < 10:
+            norm = model.get_submodule(f"bn{number}")
+            shape = (1, -1, *[1] * (current.ndim - 2))
+            mean, variance, gain, shift = (
+                each.view(shape)
+                for each in (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+            )
+            current = gain * (current - mean) / (variance + norm.eps).sqrt() + shift
+        x = published(0.8 * current.unflatten(0, x.shape[:2]))
+        assert 0 < x.mean() < 1, "a layer that is silent would prove nothing"
+    assert torch.equal(found, x.unflatten(2, (10, 10)).mean(3))
+
+
+def test_the_network_of_seven_convolutions_learns_a_few_images_of_cifar10_and_is_pruned(cifar10):
+    few = {f"{part}_{what}": getattr(cifar10, f"{part}_{what}")[:8]
+           for part in ("train", "test") for what in ("images", "labels")}  # fmt: skip
+    flags = {"epochs": "5", "time_steps": "2", "early_time_steps": "1", "test_every": "5"}
+    flags |= {"batch_size": "4", "augment": "none", "precision": "fp32", "every": "2"}
+    flags |= {"connectivity": "0.5", "channels_last": "false", "eval_batch_size": "8"}
+    result = fit(resolve("cifar10-admm", flags=flags), data=replace(cifar10, **few))
+    assert result.connectivity == 0.5
+    assert result.history[-1]["loss"] < 0.09, "a network that is silent has 0.1"

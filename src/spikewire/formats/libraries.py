@@ -15,8 +15,9 @@ from spikewire.formats.neuron import Neuron
 from spikewire.nn import neurons
 from spikewire.nn.adaptive import AdaptiveRecurrent
 from spikewire.nn.crossings import Encoder
+from spikewire.nn.delays import DelayedLinear
 from spikewire.nn.encoding import Bernoulli
-from spikewire.nn.recurrent import LeakyIntegrator, Recurrent
+from spikewire.nn.recurrent import LastSteps, LeakyIntegrator, Recurrent
 
 LIBRARIES = ("spikingjelly", "snntorch", "norse")
 STATEFUL = {"MemoryModule", "NonSpikingBaseNode", "SpikingNeuron", "SNNCell", "SNN"}
@@ -25,7 +26,9 @@ IN_NO_FORMAT: dict[type[nn.Module], str] = {
     Encoder: "spike encoder",
     Bernoulli: "spike encoder",
     AdaptiveRecurrent: "recurrent layer with adaptation",
+    DelayedLinear: "synapses with delays",
     LeakyIntegrator: "leaky readout",
+    LastSteps: "output of the last time steps",
 }
 
 

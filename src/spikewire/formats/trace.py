@@ -101,6 +101,7 @@ def trace(
     value = _find_output(tracer, output)
     check(bool(tracer.spikes), "model", type(model).__name__, "one with spiking neurons")
     steps = _count_steps(tracer)
+    _require_all_steps(tracer, output, value, steps)
     if steps == 1 and not tracer.multi_step and time_steps is not None:
         steps = _repeat_(tracer, image, time_steps)
     time_steps = _check_steps(tracer, steps, time_steps)
@@ -170,12 +171,22 @@ def _find_output(tracer: Tracer, output: Any) -> Spikes | Current:
 
 def _count_steps(tracer: Tracer) -> int:
     """Return the time steps of one call of the model, the same for all neurons."""
-    counts = {
-        sum(len(x) for x in spikes) if tracer.multi_step else len(spikes)
-        for spikes in tracer.spikes
-    }
+    counts = set(map(tracer.count_steps, tracer.spikes))
     check(len(counts) == 1, "time steps", sorted(counts), "the same for all neurons")
     return counts.pop()
+
+
+def _require_all_steps(tracer: Tracer, output: Any, value: Spikes | Current, steps: int) -> None:
+    """Raise where a model returns some of its time steps, as ``spikes[-1]``; a file has all."""
+    same = [x for x in tensors_in(output) if (v := tracer.find(x)) and _same(v, value)]
+    shape = tuple(same[0].shape)
+    whole = len(shape) > 2 and steps in shape[:2]
+    fits = steps == 1 or value.reduced or whole or len(same) >= steps
+    check(fits, "output", shape, f"of all {steps} time steps, or their sum or mean")
+
+
+def _same(found: Value, value: Spikes | Current) -> bool:
+    return not isinstance(found, Unknown) and found.key == value.key
 
 
 def _repeat_(tracer: Tracer, image: Tensor, time_steps: int) -> int:

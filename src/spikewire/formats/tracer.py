@@ -185,6 +185,15 @@ class Tracer(TorchFunctionMode):
         """Name of the module that is running; of the model itself, its class."""
         return next((call for call in reversed(self.calls) if call), type(self.model).__name__)
 
+    @property
+    def steps(self) -> int:
+        """Time steps so far of the stage that has most of them."""
+        return max(map(self.count_steps, self.spikes), default=0)
+
+    def count_steps(self, calls: list[Tensor]) -> int:
+        """Return the time steps of a stage's spikes, from those of each call."""
+        return sum(map(len, calls)) if self.multi_step else len(calls)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a torch function, and remember what its result is."""
         kwargs = kwargs or {}
@@ -241,7 +250,7 @@ class Tracer(TorchFunctionMode):
         elif function in functions.TRANSPOSE:
             self.indexed = 1
         elif function == "__getitem__" and self.indexed is None:
-            self.indexed = 0 if isinstance(args[1], int) else len(args[1]) - 1
+            self.indexed = len(args[1]) - 1 if isinstance(args[1], tuple) else 0
         elif function in ("unbind", "select") and self.indexed is None:
             self.indexed = args[1] if len(args) > 1 else 0
 
@@ -266,4 +275,6 @@ class Tracer(TorchFunctionMode):
             pooling = read_pooling(name, "adaptive_avg_pool2d", {"output_size": 1}, x.shape[-2:])
             return self.builder.pool(name, value, pooling)
         over_time = dims in (0, (0,), [0]) and not value.reduced
+        if over_time and self.spikes and len(x) != self.steps:
+            return Unknown(f"a sum or mean over {len(x)} of {self.steps} time steps in {name}")
         return replace(value, reduced=True) if over_time else Unknown(f"a reduction in {name}")

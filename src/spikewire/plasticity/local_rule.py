@@ -33,6 +33,8 @@ class LocalRule(Optimizer):
         >>> optimizer.step()
     """
 
+    follows_gradient = False  # an update of 0 is no sign of a layer that cannot learn
+
     def __init__(
         self,
         params: Iterable[Any],

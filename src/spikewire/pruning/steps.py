@@ -105,7 +105,7 @@ class Steps:
         self.turn = self.pruner.optimizers.index(optimizer)
         if self.turn in self.stepped:  # another optimizer skipped its turn: the step ends here
             self.settle()
-        if self.pruner.step + 1 == SILENT_AT:
+        if self.pruner.step + 1 == SILENT_AT and getattr(optimizer, "follows_gradient", True):
             warn_of_silence(SILENT_AT, own)
         self.open, self.originals = own, {}
         self.method.lend_(self.pruner, own)
