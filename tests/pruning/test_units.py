@@ -142,10 +142,19 @@ def test_layers_whose_own_connectivity_costs_more_than_the_target_are_refused():
             "synapses 0.01",
             "change synapses or targets",
         )
-    pruner = Budget(synapses=0.01).attach(
-        model, optimizer, total_steps=4, targets=dict.fromkeys(["conv*", "fc*"], 0.5)
+
+
+@pytest.mark.parametrize("unit", [{"synapses": 0.5}, {"synops": 1e3}, {"bytes": 10_000}])
+def test_a_target_without_a_layer_to_meet_it_is_refused(unit):
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    own = dict.fromkeys(["conv*", "fc*"], 0.5)
+    refused(
+        lambda: Budget(**unit).attach(model, optimizer, total_steps=4, targets=own),
+        "targets: all layers have a connectivity of their own",
+        f"the target in {next(iter(unit))}; give budget a connectivity",
     )
-    pruner.detach()  # where every layer has its own, these are the target, as with connectivity
+    Budget(connectivity=0.1).attach(model, optimizer, total_steps=4, targets=own).detach()
 
 
 def test_fewer_bytes_than_the_header_takes_are_refused():

@@ -34,6 +34,11 @@ def shared_target(method: "Method", layers: Sequence[Layer]) -> float | None:
         raise SpikewireError(
             f"targets: {own[0].name} has a connectivity, but {method.name} takes none here"
         )
+    if len(own) == len(layers) and method.unit != "connectivity":
+        raise SpikewireError(
+            "targets: all layers have a connectivity of their own, which leaves none to the target "
+            f"in {method.unit}; give {method.name} a connectivity, or fewer layers one"
+        )
     if not own or target is None:
         return target
     free = [layer.weight.numel() for layer in layers if layer.connectivity is None]

@@ -71,9 +71,7 @@ class Bytes(Meter):
             layer.state["fixed"] = layer.weight.new_zeros((), dtype=torch.float64)
 
     def _own_bytes(self) -> int:
-        """Return what layers with their own connectivity take at least, where others compete."""
-        if all(layer.connectivity is not None for layer in self.layers):
-            return 0
+        """Return what layers with their own connectivity take at least."""
         size = 0
         for layer in (x for x in self.layers if x.connectivity is not None):
             count = target_count(layer.connectivity or 0.0, layer.weight.numel())
