@@ -80,8 +80,6 @@ def test_predict_reads_nir_and_resizes_jpeg_pictures(finished, file, digits, tmp
     code, again, error = call("predict", file, "--input", tmp_path / "a.jpg")
     assert (code, again) == (0, out)
     assert error.endswith("a.jpg: 64 x 64 pixels; resized to 8 x 8\n")
-    code, _, error = call("predict", file, "--input", "digits", "--time-steps", "4")
-    assert (code, "a packed file has its own" in error) == (2, True)
 
 
 @pytest.mark.parametrize("words", [
@@ -96,7 +94,8 @@ def test_predict_reads_nir_and_resizes_jpeg_pictures(finished, file, digits, tmp
     ["predict", "FILE", "--input", "digits", "--batch-size", "0"],
     ["predict", "FILE", "--input", "digits", "--kernels", "mmx"],
     ["predict", "FILE", "--input", "digits", "--early-exit", "-1"],
-    ["predict", "FILE", "--input", "digits", "--time-steps", "4"],
+    ["predict", "FILE", "--input", "digits", "--time-steps", "0"],
+    ["predict", "FILE", "--input", "digits", "--time-steps", "10001"],
 ])  # fmt: skip
 def test_mistakes_are_reported_in_one_line(words, finished, file, call):
     names = {"RUN": finished, "FILE": file}
@@ -105,6 +104,17 @@ def test_mistakes_are_reported_in_one_line(words, finished, file, call):
     assert err.count("\n") == 1
     if words[-2] in ("--kernels", "--early-exit", "--time-steps"):
         assert err.startswith(f"spikewire: {words[-2]}: ")
+
+
+def test_a_packed_file_runs_at_other_time_steps(call):
+    def accuracy(*words):
+        out = call("predict", "zoo:digits-5", "--input", "digits", *words)[1]
+        return out.split("accuracy")[1].split()[0], out.split("time steps")[1].split()[0]
+
+    assert accuracy() == accuracy("--time-steps", "8") == ("97.78%", "8.00")
+    assert accuracy("--time-steps", "2") == ("95.28%", "2.00")
+    _, out, _ = call("predict", "zoo:braille-10", "--input", "braille", "--time-steps", "16")
+    assert "16.00 on average" in out, "events are summed to half as many steps"
 
 
 def test_an_input_is_answered_with_the_nearest_data_set_and_the_shape_that_was_given(

@@ -31,15 +31,12 @@ def predict(arguments: Sequence[str]) -> None:
     early_exit = None if margin is None else number("--early-exit", margin)
     check(early_exit is None or early_exit >= 0, "--early-exit", margin, "0 or more")
     options = {"threads": threads, "kernels": given["kernels"], "exact": given["exact"]}
-    if given["model"].endswith(".nir"):
-        steps = whole("--time-steps", given["time_steps"] or "8")
-        with errors_name_flags(given):
-            model = from_nir(given["model"], time_steps=steps, **options)
-    else:
-        stored = given["time_steps"] is None
-        check(stored, "--time-steps", given["time_steps"], "omitted: a packed file has its own")
-        with errors_name_flags(given):
-            model = load(given["model"], **options)
+    steps = given["time_steps"] and whole("--time-steps", given["time_steps"])
+    with errors_name_flags(given):
+        if given["model"].endswith(".nir"):
+            model = from_nir(given["model"], time_steps=8 if steps is None else steps, **options)
+        else:
+            model = load(given["model"], time_steps=steps, **options)
     torch.set_num_threads(threads)  # for stages that are computed by dense torch
     source, folder = given["input"], given["data_dir"]
     with errors_name_flags({"input": source}):
@@ -92,7 +89,7 @@ def make_predict_parser() -> Parser:
     parser.add_argument(
         "--resize", action="store_true", help="resize the whole image instead of its central part"
     )
-    parser.add_argument("--time-steps", help="time steps per image of a .nir file (8)")
+    parser.add_argument("--time-steps", help="time steps per image (those of the file; .nir: 8)")
     parser.add_argument("--threads", default="1", help="threads (1)")
     parser.add_argument("--batch-size", default="32", help="images per batch (32)")
     about = "stop once the best class leads by more than X times the remaining time steps"

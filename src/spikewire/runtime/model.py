@@ -31,13 +31,20 @@ MAX_MEMBRANES = 2**24  # neurons x images computed at once: 64 MB
 
 
 def load(
-    path: str | Path, *, threads: int = 1, kernels: str | None = None, exact: bool = False
+    path: str | Path,
+    *,
+    time_steps: int | None = None,
+    threads: int = 1,
+    kernels: str | None = None,
+    exact: bool = False,
 ) -> "Runtime":
     """Load a packed file, ready to run; nothing in the file is executed.
 
     Args:
         path: Path of a packed file, as written by ``spikewire export``, or a network of the zoo,
             such as ``"zoo:digits-5"``.
+        time_steps: Time steps per image; None for those of the file. Fewer need fewer operations
+            and are less accurate.
         threads: Number of threads, from 1 to 256.
         kernels: ``"avx512"``, ``"avx2"``, ``"portable"`` or ``"torch"``; None for the fastest that
             this machine has.
@@ -54,7 +61,10 @@ def load(
         >>> model.predict(model.normalise(pixels))
         tensor([7, 2, 1])
     """
-    return Runtime(packed.read(path), threads=threads, kernels=kernels, exact=exact)
+    network = packed.read(path)
+    if time_steps is not None:
+        network = replace(network, time_steps=time_steps)
+    return Runtime(network, threads=threads, kernels=kernels, exact=exact)
 
 
 def from_nir(source: Any, *, time_steps: int = 8, dt: float = nir.DT, **options: Any) -> "Runtime":
