@@ -1,4 +1,5 @@
 import pytest
+import snntorch as snn
 import torch
 from networks import conv_net
 from refusal import refused
@@ -158,31 +159,74 @@ class Read(nn.Module):
         return self.read(self.net(x))
 
 
+def running_sum(spikes):
+    """Add one time step after the other, from 0 on."""
+    total = 0
+    for each in spikes:
+        total = total + each
+    return total
+
+
 SOME = {
-    "last": lambda spikes: spikes[-1],
-    "late": lambda spikes: spikes[2:],
-    "mean of late": lambda spikes: spikes[2:].mean(0),
-    "sum of late": lambda spikes: spikes.split(3)[1].sum(0),
+    "last": lambda y: y[-1],
+    "late": lambda y: y[2:],
+    "one as a slice": lambda y: y[2:3],
+    "mean of late": lambda y: y[2:].mean(0),
+    "sum of late": lambda y: y.split(3)[1].sum(0),
+    "loop over late": lambda y: running_sum(y[3:]),
+    "first and all": lambda y: y[0] + y.sum(0),
+    "some outputs": lambda y: y.mean(0)[:, :3],
 }
 ALL = {
-    "all": lambda spikes: spikes,
-    "mean": lambda spikes: spikes.mean(0),
-    "sum": lambda spikes: spikes[:].sum(0),
-    "batch first": lambda spikes: spikes.transpose(0, 1),
-    "list": lambda spikes: list(spikes.unbind(0)),
+    "all": lambda y: y,
+    "mean": lambda y: y.mean(0),
+    "sum": lambda y: y[:].sum(0),
+    "batch first": lambda y: y.transpose(0, 1),
+    "list": lambda y: list(y.unbind(0)),
+    "running sum": running_sum,
+    "python's sum": lambda y: sum(y.unbind(0)),
+    "time last": lambda y: torch.stack([*y], -1),
+    "one after the other": lambda y: torch.cat([*y]),
+    "flat": lambda y: y.flatten(0, 1),
+    "two halves": lambda y: (y[:3].mean(0) + y[3:].mean(0)) / 2,
+    "last, then all": lambda y: (y[-1], y),
 }
 
 
+@pytest.mark.parametrize("batch", [1, 2, 6])
 @pytest.mark.parametrize("name", SOME)
-def test_a_network_that_is_read_from_some_of_its_time_steps_is_refused(name):
-    line = refused(lambda: trace_model(Read(SOME[name]), torch.rand(6, 2, 3)))
-    assert line.startswith("output")
-    assert "time steps" in line
+def test_a_network_that_is_read_from_some_of_its_time_steps_is_refused(name, batch):
+    line = refused(lambda: trace_model(Read(SOME[name]), torch.rand(6, batch, 3)))
+    assert line.startswith("output: ")
+    assert line.endswith("time steps is not allowed; it must be all 6, summed or not")
 
 
+@pytest.mark.parametrize("batch", [1, 2, 6])
 @pytest.mark.parametrize("name", ALL)
-def test_a_network_that_is_read_from_all_its_time_steps_is_recorded(name):
-    assert trace_model(Read(ALL[name]), torch.rand(6, 2, 3)).time_steps == 6
+def test_a_network_that_is_read_from_all_its_time_steps_is_recorded(name, batch):
+    assert trace_model(Read(ALL[name]), torch.rand(6, batch, 3)).time_steps == 6
+
+
+class Loop(nn.Module):
+    """A loop over time whose output is what `read` takes of the list of its spikes."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.fc, self.lif, self.read = nn.Linear(3, 4), snn.Leaky(0.5, init_hidden=True), read
+
+    def forward(self, x):
+        """Return what is read."""
+        self.lif.reset_mem()
+        return self.read([self.lif(self.fc(now)) for now in x])
+
+
+@pytest.mark.parametrize("batch", [2, 6])
+def test_a_loop_over_time_is_recorded_where_all_its_steps_are_read(batch):
+    x = torch.rand(6, batch, 3)
+    for read in (torch.stack, sum, list, lambda y: torch.stack(y).mean(0), lambda y: (y[-1], y)):
+        assert trace_model(Loop(read), x).time_steps == 6
+    for read in (lambda y: y[-1], lambda y: sum(y[3:]), lambda y: torch.stack(y)[2:].sum(0)):
+        refused(lambda read=read: trace_model(Loop(read), x), "output: ", "must be all 6")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from spikewire.formats.values import Unknown, Value, add
 SAME = {
     "flatten", "view", "reshape", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as",
     "contiguous", "clone", "detach", "float", "to", "type", "type_as", "cpu", "alias", "dropout",
-    "stack", "cat", "concat", "concatenate", "__getitem__", "select", "unbind", "split", "chunk",
 }  # fmt: skip
+JOIN = {"stack", "cat", "concat", "concatenate"}
+PART = {"__getitem__", "select", "unbind", "split", "chunk"}
 EXPAND = {"expand", "expand_as", "repeat", "repeat_interleave", "tile", "broadcast_to"}
 TRANSPOSE = {"transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims"}
+MOVE = SAME | JOIN | PART | EXPAND | TRANSPOSE  # numbers stay as they are
 ADD = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 SCALE = {"mul", "mul_", "__mul__", "__rmul__", "multiply", "div", "div_", "__truediv__", "divide",
          "true_divide", "__imul__", "__itruediv__", "__idiv__"}  # fmt: skip
@@ -42,6 +44,21 @@ def merge(name: str, values: list[Value]) -> Value:
         if isinstance(first, Unknown) or value.key != first.key:
             return Unknown(f"{name} of the outputs of different layers")
     return first
+
+
+def join(name: str, values: list[Value]) -> Value:
+    """Return the value of several tensors as one, which has the time steps of all."""
+    first = merge(name, values)
+    if isinstance(first, Unknown):
+        return first
+    return replace(first, steps=sum(x.steps for x in values if not isinstance(x, Unknown)))
+
+
+def cut(value: Value, before: Tensor, after: Tensor) -> Value:
+    """Return the value of a part of a tensor."""
+    if isinstance(value, Unknown) or after.numel() == before.numel():
+        return value
+    return replace(value, steps=value.steps * after.numel() / before.numel(), part=True)
 
 
 def keeps_order(before: Tensor, after: Tensor) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikewire.errors import check
+from spikewire.errors import SpikewireError, check
 from spikewire.formats.functions import tensors_in
 from spikewire.formats.network import Network
 from spikewire.formats.stage import IMAGE, Shape, Source, Stage
@@ -98,10 +98,10 @@ def trace(
     with _evaluation(model), torch.no_grad(), tracer.hooks():
         output = model(image)
     _warn_of_branches(tracer)
-    value = _find_output(tracer, output)
+    found = _find_outputs(tracer, output)
     check(bool(tracer.spikes), "model", type(model).__name__, "one with spiking neurons")
     steps = _count_steps(tracer)
-    _require_all_steps(tracer, output, value, steps)
+    value = _find_whole(found, steps)
     if steps == 1 and not tracer.multi_step and time_steps is not None:
         steps = _repeat_(tracer, image, time_steps)
     time_steps = _check_steps(tracer, steps, time_steps)
@@ -161,12 +161,23 @@ def _warn_of_branches(tracer: Tracer) -> None:
         logging.getLogger("spikewire").warning(message, ", ".join(tracer.read))
 
 
-def _find_output(tracer: Tracer, output: Any) -> Spikes | Current:
-    """Return the first known value among the outputs of the model."""
-    values: list[Value] = [tracer.expect(x) for x in tensors_in(output)]
-    values.sort(key=lambda value: isinstance(value, Unknown))  # stable: the first known one
+def _find_outputs(tracer: Tracer, output: Any) -> list[Spikes | Current]:
+    """Return the known values among the outputs of the model, at least one."""
+    tensors = {id(x): x for x in tensors_in(output)}
+    values: list[Value] = [tracer.expect(x) for x in tensors.values()]
+    known = [value for value in values if not isinstance(value, Unknown)]
     nothing = Unknown("the model returns no tensor")
-    return expect_known("output", values[0] if values else nothing)
+    return known or [expect_known("output", values[0] if values else nothing)]
+
+
+def _find_whole(found: list[Spikes | Current], steps: int) -> Spikes | Current:
+    """Return the first output that has all time steps, alone or, in a list, with others."""
+    for value in found:
+        together = sum(other.steps for other in found if other.key == value.key)
+        if steps in (value.steps, together) or value.sources == (Source(IMAGE),):
+            return value
+    held = f"{float(found[0].steps):g} time steps"
+    raise SpikewireError(f"output: {held} is not allowed; it must be all {steps}, summed or not")
 
 
 def _count_steps(tracer: Tracer) -> int:
@@ -174,19 +185,6 @@ def _count_steps(tracer: Tracer) -> int:
     counts = set(map(tracer.count_steps, tracer.spikes))
     check(len(counts) == 1, "time steps", sorted(counts), "the same for all neurons")
     return counts.pop()
-
-
-def _require_all_steps(tracer: Tracer, output: Any, value: Spikes | Current, steps: int) -> None:
-    """Raise where a model returns some of its time steps, as ``spikes[-1]``; a file has all."""
-    same = [x for x in tensors_in(output) if (v := tracer.find(x)) and _same(v, value)]
-    shape = tuple(same[0].shape)
-    whole = len(shape) > 2 and steps in shape[:2]
-    fits = steps == 1 or value.reduced or whole or len(same) >= steps
-    check(fits, "output", shape, f"of all {steps} time steps, or their sum or mean")
-
-
-def _same(found: Value, value: Spikes | Current) -> bool:
-    return not isinstance(found, Unknown) and found.key == value.key
 
 
 def _repeat_(tracer: Tracer, image: Tensor, time_steps: int) -> int:

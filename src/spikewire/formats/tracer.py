@@ -8,6 +8,7 @@ refused only where a recorded layer, or the output, uses it.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -161,12 +162,14 @@ class Tracer(TorchFunctionMode):
         if number == len(self.spikes):
             self.spikes.append([])
         self.spikes[number].append(spikes.detach().clone())
-        self.store(spikes, Spikes((Source(number),), step=len(self.spikes[number])))
+        time: dict[str, Any] = {"step": len(self.spikes[number])}
+        time["steps"] = Fraction(self.count_steps([spikes]))
+        self.store(spikes, Spikes((Source(number),), **time))
         for tensor, kind in zip(rest, call.states, strict=False):
             what = "membrane potential" if kind == "voltage" else "synaptic current"
             kept: Value = Unknown(f"the {what} of {name}", number)
             if kind == "voltage" and call.returns_membrane:
-                kept = Spikes((Source(number),), step=len(self.spikes[number]), membrane=True)
+                kept = Spikes((Source(number),), membrane=True, **time)
             self.store(tensor, kept)
 
     def check_state(self, name: str, number: int, call: NeuronCall, state: list[Tensor]) -> None:
@@ -185,11 +188,6 @@ class Tracer(TorchFunctionMode):
         """Name of the module that is running; of the model itself, its class."""
         return next((call for call in reversed(self.calls) if call), type(self.model).__name__)
 
-    @property
-    def steps(self) -> int:
-        """Time steps so far of the stage that has most of them."""
-        return max(map(self.count_steps, self.spikes), default=0)
-
     def count_steps(self, calls: list[Tensor]) -> int:
         """Return the time steps of a stage's spikes, from those of each call."""
         return sum(map(len, calls)) if self.multi_step else len(calls)
@@ -206,7 +204,9 @@ class Tracer(TorchFunctionMode):
             if results and tracked:
                 value = self.follow(func.__name__, args, kwargs, tracked, results[0])
                 for result in results:
-                    self.store(result, value)
+                    cut = func.__name__ in functions.PART
+                    kept = functions.cut(value, tracked[0], result) if cut else value
+                    self.store(result, kept)
         return output
 
     def follow(
@@ -233,8 +233,9 @@ class Tracer(TorchFunctionMode):
             return self.reduce(name, value, x, args, kwargs)
         if function in functions.TRANSPOSE and not functions.keeps_order(x, result):
             return Unknown(f"{function} in {name}, except of time and batch")
-        if function in functions.EXPAND | functions.TRANSPOSE | functions.SAME:
-            value = functions.merge(name, [self.expect(tensor) for tensor in tracked])
+        if function in functions.MOVE:
+            merged = functions.join if function in functions.JOIN else functions.merge
+            value = merged(name, [self.expect(tensor) for tensor in tracked])
             same = result.shape == x.shape and x.shape[:1] != (1,)  # expand adds no time steps
             if function not in functions.EXPAND or not same:
                 self.note_time(function, value, args, len(tracked))
@@ -275,6 +276,4 @@ class Tracer(TorchFunctionMode):
             pooling = read_pooling(name, "adaptive_avg_pool2d", {"output_size": 1}, x.shape[-2:])
             return self.builder.pool(name, value, pooling)
         over_time = dims in (0, (0,), [0]) and not value.reduced
-        if over_time and self.spikes and len(x) != self.steps:
-            return Unknown(f"a sum or mean over {len(x)} of {self.steps} time steps in {name}")
         return replace(value, reduced=True) if over_time else Unknown(f"a reduction in {name}")

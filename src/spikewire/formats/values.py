@@ -6,6 +6,7 @@ pooling over k x k spikes becomes their sum, with ``1 / k²`` in the next weight
 """
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ class Spikes:
         scale: The factor.
         vote: Number of outputs that were averaged per class.
         step: Time step, counted in calls of the neurons.
+        steps: Number of time steps that it holds, or is a sum or mean of.
+        part: Whether it was cut out of more time steps.
         reduced: Whether it is a sum or mean over time.
         membrane: Whether it is the membrane potential of a stage instead, which only the output
             may be.
@@ -35,6 +38,8 @@ class Spikes:
     scale: float = 1.0
     vote: int = 1
     step: int = 0
+    steps: Fraction = Fraction(1)
+    part: bool = False
     reduced: bool = False
     membrane: bool = False
 
@@ -57,6 +62,8 @@ class Current:
         pool: Pooling of the current.
         vote: Number of outputs that were averaged per class.
         step: Time step, counted in calls of the neurons.
+        steps: Number of time steps that it holds, or is a sum or mean of.
+        part: Whether it was cut out of more time steps.
         reduced: Whether it is a sum or mean over time.
         others: Currents of other synapses that are added.
     """
@@ -69,6 +76,8 @@ class Current:
     pool: Pool | None = None
     vote: int = 1
     step: int = 0
+    steps: Fraction = Fraction(1)
+    part: bool = False
     reduced: bool = False
     others: "tuple[Current, ...]" = ()
 
@@ -148,8 +157,7 @@ def feed(
     spikes = expect_spikes(name, value)
     weight = to_double(weight) * spikes.scale
     bias = weight.new_zeros(len(weight)) if bias is None else to_double(bias)
-    marks = {"step": spikes.step, "reduced": spikes.reduced}
-    return Current((name,), spikes.sources, weight, bias, geometry, **marks)
+    return Current((name,), spikes.sources, weight, bias, geometry, **_time_of(spikes))
 
 
 def feed_back(name: str, weight: Tensor, bias: Tensor | None = None) -> Current:
@@ -163,9 +171,13 @@ def pass_through(name: str, value: Spikes, shape: Shape) -> Current:
     weight = torch.eye(outputs, dtype=torch.float64) * value.scale
     if len(shape) == 3:
         weight = weight[:, :, None, None]
-    marks = {"step": value.step, "reduced": value.reduced}
-    marks["vote"] = value.vote
+    marks = {"vote": value.vote, **_time_of(value)}
     return Current((name,), value.sources, weight, weight.new_zeros(outputs), {}, **marks)
+
+
+def _time_of(value: Spikes) -> dict[str, Any]:
+    """Return the fields that say which time steps a value has."""
+    return {key: getattr(value, key) for key in ("step", "steps", "part", "reduced")}
 
 
 def expect_spikes(name: str, value: Value) -> Spikes:
@@ -220,8 +232,10 @@ def add(name: str, left: Value, right: Value, shape: Shape | None = None) -> Val
     """
     if isinstance(left, Unknown) or isinstance(right, Unknown):
         return left if isinstance(left, Unknown) else right
-    if left.key == right.key and (left.step != right.step or left.reduced or right.reduced):
-        return replace(right, reduced=True)
+    part = (left.part or right.part) and Source(IMAGE) not in left.sources
+    apart = left.step != right.step or part
+    if left.key == right.key and (apart or left.reduced or right.reduced):
+        return replace(right, reduced=True, steps=left.steps + right.steps)
     where = f"an addition in {name}" if name else "an addition"
     if isinstance(left, Current) or isinstance(right, Current):
         return _add_currents(name, left, right, shape) or Unknown(f"{where} of these currents")
