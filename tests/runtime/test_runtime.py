@@ -249,3 +249,10 @@ def test_a_forked_process_can_use_a_runtime_with_threads():
         assert all(torch.equal(wanted, outputs) for outputs in busy.result())
     assert not hangs
     assert child.exitcode == 0
+
+
+def test_a_packed_file_is_loaded_with_other_time_steps():
+    assert load("zoo:digits-5").network.time_steps == 8
+    assert load("zoo:digits-5", time_steps=np.int64(3)).network.time_steps == 3
+    for steps in (2.5, "4"):
+        refused(lambda steps=steps: load("zoo:digits-5", time_steps=steps), "a whole number")

@@ -39,7 +39,7 @@ def predict(arguments: Sequence[str]) -> None:
             model = load(given["model"], time_steps=steps, **options)
     torch.set_num_threads(threads)  # for stages that are computed by dense torch
     source, folder = given["input"], given["data_dir"]
-    with errors_name_flags({"input": source}):
+    with errors_name_flags({"input": source, "time_steps": given["time_steps"]}):
         images, labels = read_images(source, model, folder, resize=given["resize"])
     predictions = iterate_predictions(model, images, labels, batch, early_exit)
     begin = time.perf_counter()

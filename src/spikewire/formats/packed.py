@@ -18,7 +18,17 @@ from safetensors.numpy import save
 from spikewire.errors import SpikewireError, check, check_word
 from spikewire.files import atomic_write, io_errors
 from spikewire.formats.gaps import decode_bits, decode_gaps, encode_bits, encode_gaps
-from spikewire.formats.network import MAX_NEURONS, Network, Neuron, Pool, Source, Stage
+from spikewire.formats.header import (
+    complete_layer,
+    complete_network,
+    make_header,
+    read_field,
+    read_neuron,
+    read_numbers,
+    read_pool,
+    read_sources,
+)
+from spikewire.formats.network import MAX_NEURONS, Network, Stage
 from spikewire.formats.stage import Shape
 from spikewire.zoo import resolve
 
@@ -26,13 +36,6 @@ FORMAT = "spikewire packed 2"
 VALUES = ("fp32", "fp16", "int8")
 ARRAYS = ("gaps", "bits", "values", "scale", "bias")  # of one stage; see docs/export.md
 MAX_LAYERS = 1024
-USUAL_NETWORK = {"vote": 1, "membrane": False, "about": {}}  # fields of this value are left out
-USUAL_LAYER = {
-    **{"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1},
-    **{"adds": [], "current_pool": None, "neuron": None, "pool": None},
-}  # and "inputs", usually the layer before, after its pooling
-USUAL_NEURON = {"rest": 0.0, "reset": "hard", "strict": False, "current_decay": 0.0}
-USUAL_POOL = {"stride": 0, "padding": 0}
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -153,54 +156,7 @@ def _pack_network(network: Network, values: str) -> tuple[dict[str, Any], Arrays
         for number, stage in enumerate(network.stages)
         for key, array in _pack_stage(stage, values).items()
     }
-    return _make_header(network, values), arrays
-
-
-def _make_header(network: Network, values: str) -> dict[str, Any]:
-    record = {
-        "layers": [_describe_layer(network.stages, i) for i in range(len(network.stages))],
-        "input_shape": network.input_shape,
-        "time_steps": network.time_steps,
-        "classes": network.classes,
-        "vote": network.vote,
-        "membrane": network.membrane,
-        "mean": network.mean,
-        "std": network.std,
-        "values": values,
-        "about": dict(network.about),
-    }
-    return _without(USUAL_NETWORK, record)
-
-
-def _describe_layer(stages: Sequence[Stage], number: int) -> dict[str, Any]:
-    stage, pooled = stages[number], number > 0 and stages[number - 1].pool is not None
-    record = {
-        "name": stage.name,
-        "shape": stage.shape,
-        "stride": [*stage.stride],
-        "padding": [*stage.padding],
-        "dilation": [*stage.dilation],
-        "groups": stage.groups,
-        "inputs": [[source.stage, source.pooled] for source in stage.inputs],
-        "adds": [*stage.adds],
-        "current_pool": _describe_pool(stage.current_pool),
-        "neuron": stage.neuron and _without(USUAL_NEURON, stage.neuron._asdict()),
-        "pool": _describe_pool(stage.pool),
-    }
-    return _without(_usual_layer(number, pooled), record)
-
-
-def _describe_pool(pool: Pool | None) -> dict[str, Any] | None:
-    return pool and _without(USUAL_POOL, pool._asdict())
-
-
-def _usual_layer(number: int, pooled: bool) -> dict[str, Any]:
-    return {**USUAL_LAYER, "inputs": [[number - 1, pooled]]}
-
-
-def _without(usual: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record without the fields that have their usual value."""
-    return {key: x for key, x in record.items() if key not in usual or x != usual[key]}
+    return make_header(network, values), arrays
 
 
 def _pack_stage(stage: Stage, values: str) -> Arrays:
@@ -245,26 +201,25 @@ def _check_format(found: str | None) -> None:
 
 
 def _unpack_network(header: Mapping[str, Any], arrays: Arrays) -> Network:
-    header = {**USUAL_NETWORK, **header}
-    layers = _read_field(header, "layers", list)
+    header = complete_network(header)
+    layers = read_field(header, "layers", list)
     check(len(layers) <= MAX_LAYERS, "layers", len(layers), f"at most {MAX_LAYERS}")
     return Network(
         stages=tuple(_unpack_stage(layers, number, arrays) for number in range(len(layers))),
-        input_shape=_read_numbers(header, "input_shape", int),
-        time_steps=_read_field(header, "time_steps", int),
-        classes=tuple(map(str, _read_field(header, "classes", list))),
-        vote=_read_field(header, "vote", int),
-        membrane=_read_field(header, "membrane", bool),
-        mean=_read_numbers(header, "mean", float),
-        std=_read_numbers(header, "std", float),
-        about=_read_field(header, "about", dict),
+        input_shape=read_numbers(header, "input_shape", int),
+        time_steps=read_field(header, "time_steps", int),
+        classes=tuple(map(str, read_field(header, "classes", list))),
+        vote=read_field(header, "vote", int),
+        membrane=read_field(header, "membrane", bool),
+        mean=read_numbers(header, "mean", float),
+        std=read_numbers(header, "std", float),
+        about=read_field(header, "about", dict),
     )
 
 
 def _unpack_stage(layers: Sequence[Mapping[str, Any]], number: int, arrays: Arrays) -> Stage:
-    pooled = number > 0 and layers[number - 1].get("pool") is not None
-    layer = {**_usual_layer(number, pooled), **layers[number]}
-    name, shape = _read_field(layer, "name", str), _read_numbers(layer, "shape", int)
+    layer = complete_layer(layers, number)
+    name, shape = read_field(layer, "name", str), read_numbers(layer, "shape", int)
     total = math.prod(shape)
     check(min(shape, default=0) > 0 and total < 2**62, f"{name}: shape", shape, "positive")
     own = {key: arrays[f"{number}.{key}"] for key in ARRAYS if f"{number}.{key}" in arrays}
@@ -275,15 +230,15 @@ def _unpack_stage(layers: Sequence[Mapping[str, Any]], number: int, arrays: Arra
         index=index,
         values=_unpack_values(name, shape, index, own),
         bias=_unpack_bias(name, shape, own),
-        stride=_read_numbers(layer, "stride", int),
-        padding=_read_numbers(layer, "padding", int),
-        dilation=_read_numbers(layer, "dilation", int),
-        groups=_read_field(layer, "groups", int),
-        inputs=_read_sources(layer),
-        adds=_read_numbers(layer, "adds", int),
-        current_pool=_read_pool(layer["current_pool"]),
-        neuron=_read_neuron(layer["neuron"]),
-        pool=_read_pool(layer["pool"]),
+        stride=read_numbers(layer, "stride", int),
+        padding=read_numbers(layer, "padding", int),
+        dilation=read_numbers(layer, "dilation", int),
+        groups=read_field(layer, "groups", int),
+        inputs=read_sources(layer),
+        adds=read_numbers(layer, "adds", int),
+        current_pool=read_pool(layer["current_pool"]),
+        neuron=read_neuron(layer["neuron"]),
+        pool=read_pool(layer["pool"]),
     )
 
 
@@ -323,51 +278,9 @@ def _unpack_bias(name: str, shape: Shape, own: Arrays) -> NDArray[np.float32]:
     return np.zeros(shape[0], np.float32)
 
 
-def _read_sources(layer: Mapping[str, Any]) -> tuple[Source, ...]:
-    pairs = _read_field(layer, "inputs", list)
-    for pair in pairs:
-        fits = type(pair) is list and [type(x) for x in pair] == [int, bool]
-        check(fits, "inputs", "a pair", "a number of a stage, and whether it is pooled")
-    return tuple(Source(*pair) for pair in pairs)
-
-
-def _read_neuron(record: Mapping[str, Any] | None) -> Neuron | None:
-    if record is None:
-        return None
-    record = {**USUAL_NEURON, **record}
-    tau = None if record["tau"] is None else _read_field(record, "tau", float)
-    threshold, rest = (_read_field(record, key, float) for key in ("threshold", "rest"))
-    reset, update = (_read_field(record, key, str) for key in ("reset", "update"))
-    kept = _read_field(record, "current_decay", float)
-    return Neuron(tau, threshold, rest, reset, update, _read_field(record, "strict", bool), kept)
-
-
-def _read_pool(record: Mapping[str, Any] | None) -> Pool | None:
-    if record is None:
-        return None
-    record = {**USUAL_POOL, **record}
-    sizes = (_read_field(record, key, int) for key in ("size", "stride", "padding"))
-    return Pool(_read_field(record, "kind", str), *sizes)
-
-
 def _check_array(array: NDArray[Any] | None, dtype: Any) -> NDArray[Any]:
     if array is None or array.ndim != 1 or array.dtype != dtype:
         found = "nothing" if array is None else f"{array.ndim}-dimensional {array.dtype}"
         expected = f"one-dimensional {np.dtype(dtype)}"
         raise SpikewireError(f"array: {found} is not allowed; it must be {expected}")
     return array
-
-
-def _read_field(record: Mapping[str, Any], key: str, kind: type) -> Any:
-    """Return a field of the JSON record; an integer is accepted as a float, a bool as neither."""
-    value = record[key]
-    if kind is float and type(value) is int:
-        value = float(value)
-    shown = value if len(repr(value)) < 40 else "a long value"
-    check(type(value) is kind, key, shown, f"of type {kind.__name__}")
-    return value
-
-
-def _read_numbers(record: Mapping[str, Any], key: str, kind: type) -> tuple[Any, ...]:
-    values = _read_field(record, key, list)
-    return tuple(_read_field({key: value}, key, kind) for value in values)

@@ -37,7 +37,7 @@ def shared_target(method: "Method", layers: Sequence[Layer]) -> float | None:
     if len(own) == len(layers) and method.unit != "connectivity":
         raise SpikewireError(
             "targets: all layers have a connectivity of their own, which leaves none to the target "
-            f"in {method.unit}; give {method.name} a connectivity, or fewer layers one"
+            f"in {method.unit}; give {method.name} a connectivity, or name fewer layers in targets"
         )
     if not own or target is None:
         return target

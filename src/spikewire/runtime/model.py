@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def load(
     """
     network = packed.read(path)
     if time_steps is not None:
-        network = replace(network, time_steps=time_steps)
+        check(isinstance(time_steps, Integral), "time_steps", time_steps, "a whole number")
+        network = replace(network, time_steps=int(time_steps))
     return Runtime(network, threads=threads, kernels=kernels, exact=exact)
 
 

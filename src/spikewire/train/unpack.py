@@ -10,9 +10,11 @@ Training normalises by the statistics of its batches, so m and s are those of th
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from spikewire.data import AnyDataset
@@ -57,7 +59,11 @@ def load_packed_(
     modules = dict(model.named_modules())
     for stage in network.stages:
         _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
-    _divide_by_averages_(model, network, example)
+    factors = _average_factors(network, _trace(model, network, example))
+    for stage in network.stages:
+        if stage.name in factors:
+            name = stage.name
+            _write_(modules.get(name), norms.get(name), stage, path, factors[name])
     if images is not None:
         _take_statistics_(model, norms, images)
     _require_same_network(network, model, example, path)
@@ -99,30 +105,53 @@ def _norms(model: nn.Module, images: Tensor) -> dict[str, Norm]:
     return found
 
 
-def _write_(module: nn.Module | None, norm: Norm | None, stage: Stage, path: str) -> None:
-    """Write weights and bias of a stage; BatchNorm then only adds the bias."""
+def _write_(
+    module: nn.Module | None,
+    norm: Norm | None,
+    stage: Stage,
+    path: str,
+    factors: tuple[float, float] = (1.0, 1.0),
+) -> None:
+    """Write weights and bias of a stage; BatchNorm then only adds the bias.
+
+    Args:
+        module: the layer.
+        norm: the BatchNorm after it.
+        stage: what is stored.
+        path: path of the file.
+        factors: what weights and bias are divided by.
+    """
     shape = tuple(module.weight.shape) if isinstance(module, SYNAPTIC) else None
     if not isinstance(module, SYNAPTIC) or shape != stage.shape:
         here = shape or "no such layer"
         raise SpikewireError(f"{path}: {stage.name} has shape {stage.shape}; here: {here}")
-    module.weight.copy_(torch.from_numpy(stage.to_dense()))
-    bias = torch.from_numpy(stage.bias)
+    module.weight.copy_(torch.from_numpy(stage.to_dense()) / factors[0])
+    bias = torch.from_numpy(stage.bias) / factors[1]
     if module.bias is not None:
         module.bias.copy_(torch.zeros_like(bias) if norm else bias)
     if norm:
         _set_(norm, torch.zeros_like(bias), torch.ones_like(bias), bias)
 
 
-def _divide_by_averages_(model: nn.Module, network: Network, example: Tensor) -> None:
-    """Divide weights by the factor of an average pooling before them, which the file includes."""
-    own, modules = _trace(model, network, example), dict(model.named_modules())
+def _average_factors(network: Network, own: Network) -> dict[str, tuple[float, float]]:
+    """Return what the model applies to weights and bias that are in the file already.
+
+    Those are the factors of average poolings, by the names of the layers that they are folded into.
+    """
+    found = {}
     for stage, mine in zip(network.stages, own.stages, strict=False):
-        if stage.name == mine.name and len(stage.values) == len(mine.values) > 0:
-            factor = float(np.median(mine.values / stage.values))
-            if not np.isclose(factor, 1.0):
-                weight = modules[stage.name].weight
-                assert isinstance(weight, Tensor)
-                weight.div_(factor)
+        if stage.name == mine.name:
+            values = _ratio(mine.values, stage.values[stage.values != 0])
+            found[stage.name] = values, _ratio(mine.bias, stage.bias)
+    return {name: factors for name, factors in found.items() if factors != (1.0, 1.0)}
+
+
+def _ratio(found: NDArray[np.float32], stored: NDArray[np.float32]) -> float:
+    """Return the factor between two arrays, 1 where they do not differ by one."""
+    if len(found) != len(stored) or not stored.any():
+        return 1.0
+    ratio = float(np.median(found[stored != 0] / stored[stored != 0]))
+    return 1.0 if np.isclose(ratio, 1.0) or ratio <= 0 else ratio
 
 
 def _trace(model: nn.Module, network: Network, example: Tensor) -> Network:
@@ -165,7 +194,7 @@ def _require_same_network(network: Network, model: nn.Module, example: Tensor, p
     check(names == found, f"{path}: layers", names, f"{found}, as in the network")
     for stage, mine in zip(network.stages, own.stages, strict=True):
         for field in fields(stage):
-            stored, here = getattr(stage, field.name), getattr(mine, field.name)
+            stored, here = _field(stage, field.name), getattr(mine, field.name)
             if field.name in ARRAYS:
                 same = len(stored) == len(here) and np.allclose(
                     stored, here, ARRAYS[field.name], 1e-4 if field.name == "bias" else 0.0
@@ -175,3 +204,9 @@ def _require_same_network(network: Network, model: nn.Module, example: Tensor, p
                 same, detail = stored == here, f"{stored}; here: {here}"
             if not same:
                 raise SpikewireError(f"{path}: {field.name} of {stage.name} is {detail}")
+
+
+def _field(stage: Stage, name: str) -> Any:
+    """Return a field of a stored stage, without weights that were rounded to 0."""
+    value = getattr(stage, name)
+    return value[stage.values != 0] if name in ("index", "values") else value

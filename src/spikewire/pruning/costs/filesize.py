@@ -18,6 +18,7 @@ from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd, _MaxPoolNd
 
 from spikewire.errors import check
 from spikewire.nn.names import named_modules, named_parameters, unwrap
+from spikewire.nn.sequence import Residual
 from spikewire.nn.synapses import NORMS, SYNAPTIC, is_spiking
 from spikewire.pruning.costs.meter import Meter
 from spikewire.pruning.layers import Layer
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 GAP = 255  # positions that one byte of a packed file can skip
 FILE, CLASS = 420, 8  # bytes of a header with what `spikewire export` notes; per class
-STAGE, PADDED, NEURONS, POOL = 29, 18, 65, 39  # of the description: per layer, neurons, pooling
+STAGE, PAIR, NEURONS, POOL = 29, 18, 65, 39  # of the description: per layer, neurons, pooling
+SHORTCUT = 60  # per block with a shortcut: what the layers after it read
 ARRAY = 56  # per array, without the three numbers that are its size and place
 POOLS = (_MaxPoolNd, _AvgPoolNd, _AdaptiveAvgPoolNd)
 
@@ -144,7 +146,7 @@ def fixed_bytes(model: nn.Module, pruned: Sequence[Tensor], digits: int) -> int:
         biases = 0
         if isinstance(module, SYNAPTIC):
             weight: Any = module.weight
-            size += STAGE + PADDED * is_padded(module) + 2 * array
+            size += STAGE + PAIR * unusual_pairs(module) + 2 * array
             size += len(name) + len(",".join(map(str, weight.shape)))
             dense = all(weight is not other for other in pruned)
             size += (2 * weight.numel() + bit_bytes(weight)) * dense
@@ -154,12 +156,14 @@ def fixed_bytes(model: nn.Module, pruned: Sequence[Tensor], digits: int) -> int:
             biases, unbiased = unbiased, 0
         size += (array + 4 * biases) * bool(biases)
         size += NEURONS * is_spiking(module) + POOL * isinstance(module, POOLS)
+        size += SHORTCUT * isinstance(module, Residual)
     return size
 
 
-def is_padded(module: Any) -> bool:
-    """Return whether a layer is a convolution with padding, which its description names."""
-    return any(getattr(module, "padding", ()))
+def unusual_pairs(module: Any) -> int:
+    """Return how many of padding, stride and dilation the description of a layer names."""
+    usual = {"padding": 0, "stride": 1, "dilation": 1}
+    return sum(any(x != usual[key] for x in getattr(module, key, ())) for key in usual)
 
 
 def _outputs(module: Any) -> int:
