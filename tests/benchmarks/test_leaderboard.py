@@ -209,7 +209,7 @@ def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, t
     ]
     assert run[2][5] == f"{100 * row['accuracy']:.2f}"
     assert run[4][8] == "91.31 (NDSNN) |"
-    assert len(cells) == 2 + sum(map(len, tables.BOARD.values()))  # the dense one, 10 % of SEW
+    assert len(cells) == 1 + sum(map(len, tables.BOARD.values()))  # the dense one
     assert "| `upr` |" in text
     assert "(no target: 100 %)" in text
     assert "spikewire train --preset cifar10-vgg16 --method budget --connectivity 0.05" in text
