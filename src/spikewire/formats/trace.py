@@ -176,8 +176,9 @@ def _find_whole(found: list[Spikes | Current], steps: int) -> Spikes | Current:
         together = sum(other.steps for other in found if other.key == value.key)
         if steps in (value.steps, together) or value.sources == (Source(IMAGE),):
             return value
-    held = f"{float(found[0].steps):g} time steps"
-    raise SpikewireError(f"output: {held} is not allowed; it must be all {steps}, summed or not")
+    held = found[0].steps
+    what = f"{held} of {steps} time steps" if held.denominator == 1 else "a part of its values"
+    raise SpikewireError(f"output: {what} is not allowed; it must be all, summed or not")
 
 
 def _count_steps(tracer: Tracer) -> int:
