@@ -8,6 +8,7 @@ again, with the gain g and the bias b of the normalisation::
 Training normalises by the statistics of its batches, so m and s are those of the training images.
 """
 
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,8 @@ def load_packed_(
     modules = dict(model.named_modules())
     for stage in network.stages:
         _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
-    factors = _average_factors(network, _trace(model, network, example))
-    for stage in network.stages:
-        if stage.name in factors:
-            name = stage.name
-            _write_(modules.get(name), norms.get(name), stage, path, factors[name])
+    for stage, factors in _average_factors(network, _trace(model, network, example)):
+        _write_(modules.get(stage.name), norms.get(stage.name), stage, path, factors)
     if images is not None:
         _take_statistics_(model, norms, images)
     _require_same_network(network, model, example, path)
@@ -133,17 +131,16 @@ def _write_(
         _set_(norm, torch.zeros_like(bias), torch.ones_like(bias), bias)
 
 
-def _average_factors(network: Network, own: Network) -> dict[str, tuple[float, float]]:
-    """Return what the model applies to weights and bias that are in the file already.
+def _average_factors(network: Network, own: Network) -> Iterator[tuple[Stage, tuple[float, float]]]:
+    """Yield stages with the factors that the model applies to weights and bias a second time.
 
-    Those are the factors of average poolings, by the names of the layers that they are folded into.
+    Those are the factors of average poolings, which the file has folded in.
     """
-    found = {}
     for stage, mine in zip(network.stages, own.stages, strict=False):
         if stage.name == mine.name:
-            values = _ratio(mine.values, stage.values[stage.values != 0])
-            found[stage.name] = values, _ratio(mine.bias, stage.bias)
-    return {name: factors for name, factors in found.items() if factors != (1.0, 1.0)}
+            factors = _ratio(mine.values, _field(stage, "values")), _ratio(mine.bias, stage.bias)
+            if factors != (1.0, 1.0):
+                yield stage, factors
 
 
 def _ratio(found: NDArray[np.float32], stored: NDArray[np.float32]) -> float:
