@@ -140,3 +140,33 @@ def test_a_stopped_run_is_captured_again(tmp_path):
     resumed = fit(digits(True), tmp_path / "run", resume=True)
     assert resumed.connectivity == whole.connectivity
     assert resumed.history[-1]["loss"] == pytest.approx(whole.history[-1]["loss"], rel=0.02)
+
+
+def test_a_network_of_any_kind_is_replayed():
+    """As the teacher of benchmarks/ann_teacher.py: logits, another graph per shape, no state."""
+    from ann_teacher import Replayed, resnet18
+
+    torch.manual_seed(0)
+    network = resnet18(10, channels=8).cuda().eval()
+    teacher = Replayed(network).eval()
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        for count in (2, 16, 16):
+            images = torch.rand(count, 3, 32, 32, device="cuda")
+            found, expected = teacher(images), network(images)
+            assert found.shape == (count, 10)
+            torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert len(teacher.graphs) == 2
+
+
+def test_a_relu_network_learns_as_a_graph():
+    from ann_teacher import accuracy, resnet18, train
+
+    from spikewire.data import Batches
+
+    labels = torch.arange(256) % 2
+    images = (labels * 200).to(torch.uint8)[:, None, None, None].expand(-1, 3, 32, 32).contiguous()
+    own = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "device": "cuda", "channels_last": True}
+    batches = Batches(images, labels, batch_size=32, **own)
+    model = resnet18(2, channels=8).cuda().to(memory_format=torch.channels_last)
+    train(model, batches, epochs=10, lr=0.1)  # long enough for BatchNorm's running statistics
+    assert accuracy(model, batches.epoch(0)) == 1.0

@@ -39,29 +39,28 @@ def why_not(model: nn.Module, method: str, ranks: Ranks) -> str:
 class Graph:
     """Replays `learn(images, labels, ...)`: leaves gradients in the model, returns the loss.
 
-    It is captured at the first call, and again where `model.time_steps` has changed. Where a meter
-    counts the spikes of some steps only, those are one graph and the others another; they share
-    their memory, since only one of them is in use at a time. Parameters and buffers keep their
-    addresses, and gradients are the same tensors at every replay of a graph. Random numbers and
-    BatchNorm's statistics advance as if `learn` had been called.
+    It is captured at the first call, and again where `time_steps` of the model, if it has any, has
+    changed. Where a meter counts the spikes of some steps only, those are one graph and the others
+    another; they share their memory, since only one of them is in use at a time. Parameters and
+    buffers keep their addresses, and gradients are the same tensors at every replay of a graph.
+    Random numbers and BatchNorm's statistics advance as if `learn` had been called.
 
     Args:
-        learn: what is captured.
+        learn: what is captured; it may also leave no gradients and return any tensor.
         model: the network.
         meter: what looks at its forward passes, if anything does.
     """
 
     def __init__(self, learn: Learn, model: nn.Module, meter: Meter | None = None) -> None:
-        assert isinstance(model, Spiking)
         self.learn, self.model, self.meter = learn, model, meter
-        self.time_steps = 0
+        self.time_steps = self._model_steps  # of the model at the last capture
         self.captures: dict[bool, _Capture] = {}  # by whether spikes are counted
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """Replay for images, labels, ...; a batch of another shape than the first is run."""
         if self.captures and batch[0].shape != self.batch[0].shape:
             return self.learn(*batch)
-        if self.time_steps != self.model.time_steps or self._counting not in self.captures:
+        if self.time_steps != self._model_steps or self._counting not in self.captures:
             self._capture(*batch)
         capture = self.captures[self._counting]
         for kept, given in zip(self.batch, batch, strict=True):
@@ -72,13 +71,18 @@ class Graph:
         return capture.loss.clone()
 
     @property
+    def _model_steps(self) -> int | None:
+        return getattr(self.model, "time_steps", None)
+
+    @property
     def _counting(self) -> bool:
         return self.meter is not None and self.meter.counting
 
     def _capture(self, *batch: Tensor) -> None:
-        if self.time_steps != self.model.time_steps:
+        if self.time_steps != self._model_steps:
             torch.cuda.synchronize()  # the last graphs must have ended before they are freed
             self.captures = {}
+        if not self.captures:
             self.batch = tuple(tensor.clone() for tensor in batch)
         self._warm_up()
         graph = torch.cuda.CUDAGraph()
@@ -87,7 +91,7 @@ class Graph:
             loss = self.learn(*self.batch)
         gradients = [(parameter, parameter.grad) for parameter in self.model.parameters()]
         self.captures[self._counting] = _Capture(graph, loss, gradients)
-        self.time_steps = self.model.time_steps
+        self.time_steps = self._model_steps
 
     def _warm_up(self) -> None:
         """Run on a side stream, as a capture requires, and restore all state."""
