@@ -66,12 +66,16 @@ EQUAL = {  # the recipe of a comparison of methods: nothing that one of them was
     "epochs": "20",
     "average": "0",
 }
-OWN = {"deepr": {"allocation": "erk"}}  # as in the comparison on MNIST
+OWN = {
+    "deepr": {"allocation": "erk"},  # as in the comparison on MNIST
+    "budget": {"balance": "0.25", "every": "8"},  # the method's defaults, not the preset's
+}
 CHAIN = {  # of a run that starts from a denser one
     "cifar100-sew18": "epochs=90,ramp=0.4,lr=1e-3,early=0.65,"
     "augment=crop:4+flip+cutout:8,teacher=first,teacher-time-steps=2",
     "cifar10-vgg16": "epochs=40,ramp=0.5,lr=1e-3,early-time-steps=2,early=0.6,"
     "augment=crop:4+flip+cutout:8,teacher=first,teacher-time-steps=2",
+    "cifar100-dpap": "epochs=36,ramp=0.5,lr=1e-3,early=0.6+0.85,augment=crop:4+flip+cutout:8",
 }
 DENSE = {  # of the dense network that is start and teacher
     "cifar100-sew18": "epochs=80,time-steps=2,early-time-steps=0,optimizer=sgd,lr=0.1,"
