@@ -3,6 +3,8 @@
 import ast
 import re
 from dataclasses import fields
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,19 @@ def test_nothing_but_the_command_line_prints():
     assert len(files) > 10
     assert calls(PACKAGE / "cli" / "show.py", "print")
     assert {str(path): lines for path in files if (lines := calls(path, "print"))} == {}
+
+
+GPU_TESTS = sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
+assert GPU_TESTS
+
+
+@pytest.mark.parametrize("path", GPU_TESTS, ids=lambda path: path.stem)
+def test_what_the_tests_on_a_gpu_import_exists(path):
+    """They are collected only on a machine with CUDA, where a stale import stops all of them."""
+    tree = ast.parse(path.read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    own = [node for node in imports if (node.module or "").split(".")[0] == "spikewire"]
+    for node in own:
+        module = import_module(str(node.module))
+        for name in (alias.name for alias in node.names):
+            assert hasattr(module, name) or find_spec(f"{node.module}.{name}"), name

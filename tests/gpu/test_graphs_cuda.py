@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spikewire.config import Config, resolve
 from spikewire.data import Dataset
-from spikewire.pruning import synops
+from spikewire.pruning.costs import synops
 from spikewire.train.cuda_graph import Graph
 from spikewire.train.loop import Step, fit
 from spikewire.train.step import Training, prepare
