@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import torch
 from leaderboard_tables import BOARD, Point, print_summary, table, write_docs
 from script import read_json, require_folder, run_script
-from time_to_accuracy import first_fraction, record
+from time_to_accuracy import first_fraction, record, seconds_before
 
 from spikewire import data as datasets
 from spikewire.config import Config, method_fields, resolve, words_of
@@ -138,6 +138,7 @@ def train(
     if folder.started:
         require_same(folder, config)
     if not folder.finished:
+        seconds_before(config)  # raises before the training, not after it
         fit(config, path, data=data, resume=folder.started, progress=partial(follow, until))
     row = record(path) | {"command": command_of(run, preset)}
     row |= {"preset": preset, "method": run.flags["method"], "point": run.point[:2]}
@@ -177,8 +178,9 @@ def finished_row(run: Run, preset: str, runs: Path, file: Path) -> dict[str, Any
 
 def name_of(preset: str, method: str, point: Point, flags: dict[str, str]) -> str:
     """Return the name of a run, which is that of its directory and file."""
+    steps = f"-{flags['time_steps']}steps" if "time_steps" in flags else ""
     held = "-held-out" if "hold_out" in flags else ""
-    return f"{preset}-{method}-{point.unit}-{point.target:g}-seed{flags['seed']}{held}"
+    return f"{preset}-{method}-{point.unit}-{point.target:g}{steps}-seed{flags['seed']}{held}"
 
 
 def of_points(preset: str, points: list[Point], flags: dict[str, str]) -> Iterator[Run]:
@@ -217,7 +219,7 @@ def of_dense(
     These start from its weights and are distilled from it; a teacher among the flags teaches all.
     """
     point = Point("connectivity", 1.0)
-    name = name_of(preset, "dense", point, flags)
+    name = name_of(preset, "dense", point, flags | parse_settings(first))
     own = {key: flags[key] for key in flags if key not in ("epochs", *method_fields("budget"))}
     yield Run(point, name, {"method": "dense"} | own | parse_settings(first))
     path = str(runs / name)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from marked import replace_marked
 from script import read_json
 
+from spikewire.config import resolve
+
 
 class Point(NamedTuple):
     """A target, and the highest published accuracy there; None where none is known."""
@@ -38,14 +40,25 @@ BOARD = {
     "cifar10-dpap": (Point("connectivity", 0.25, 0.9460, "CH-SNN at 25.4 %"),),
 }
 NETWORKS = {
-    "cifar100-sew18": "CIFAR-100, SEW-ResNet-18, 4 steps",
-    "cifar100-dpap": "CIFAR-100, DPAP's network, 8 steps",
-    "cifar10-vgg16": "CIFAR-10, VGG-16, 5 steps",
-    "cifar10-dpap": "CIFAR-10, DPAP's network, 8 steps",
+    "cifar100-sew18": "CIFAR-100, SEW-ResNet-18",
+    "cifar100-dpap": "CIFAR-100, DPAP's network",
+    "cifar10-vgg16": "CIFAR-10, VGG-16",
+    "cifar10-dpap": "CIFAR-10, DPAP's network",
 }
 
 Row = dict[str, Any]
-Key = tuple[str, str, str, float]  # preset, method, unit, target
+
+
+class Key(NamedTuple):
+    """What the runs of one row of a table have in common; their seeds differ."""
+
+    preset: str
+    method: str
+    unit: str
+    target: float
+    time_steps: int
+
+
 KEYS = (
     *("preset", "method", "point", "accuracy", "connectivity", "measured"),
     *("seconds", "config", "command"),
@@ -59,16 +72,22 @@ def read(files: Iterable[Path]) -> dict[Key, list[Row]]:
         row = read_json(file, KEYS)
         if row.get("hold_out"):
             continue
-        unit, target = row["point"]
-        groups.setdefault((row["preset"], row["method"], unit, target), []).append(row)
+        key = Key(row["preset"], row["method"], *row["point"], time_steps_of(row))
+        groups.setdefault(key, []).append(row)
     return groups
+
+
+def time_steps_of(row: Row) -> int:
+    """Return the time steps of a run, which its tests have."""
+    lines = dict(line.split(" = ") for line in row["config"] if line.count(" = ") == 1)
+    return int(lines["time_steps"])
 
 
 def published_at(key: Key) -> Point:
     """Return the point of a key, with the published figure where there is one."""
-    preset, _, unit, target = key
-    known = (point for point in BOARD[preset] if point[:2] == (unit, target))
-    return next(known, Point(unit, target))
+    found = key.unit, key.target
+    known = (point for point in BOARD[key.preset] if point[:2] == found)
+    return next(known, Point(*found))
 
 
 def target_text(unit: str, target: float) -> str:
@@ -76,14 +95,6 @@ def target_text(unit: str, target: float) -> str:
     if unit == "synops":
         return f"{target / 1e6:g} M SynOps"
     return f"{100 * target:g} % of {'weights' if unit == 'connectivity' else unit}"
-
-
-def target_of(key: Key, rows: Sequence[Row]) -> str:
-    """Return the target of a row of the table; a dense network has none, and its own steps."""
-    if key[1] != "dense":
-        return target_text(*key[2:])
-    lines = dict(line.split(" = ") for line in rows[0]["config"] if line.count(" = ") == 1)
-    return f"none: dense, at {lines['time_steps']} steps"
 
 
 def accuracy_text(rows: Sequence[Row]) -> str:
@@ -124,8 +135,8 @@ def table(found: dict[str, tuple[Point, Row]]) -> None:
 def print_summary(folder: Path) -> None:
     """Print mean and standard deviation per point and method over the seeds in a directory."""
     print(f"{'point':46}{'accuracy':>16}{'n':>3}{'weights':>9}{'synapses':>9}{'SynOps':>9}{'s':>7}")
-    for (preset, method, unit, target), rows in read(folder.glob("*.json")).items():
-        name = f"{preset}-{method}-{unit}-{target:g}"
+    for key, rows in read(folder.glob("*.json")).items():
+        name = f"{key.preset}-{key.method}-{key.unit}-{key.target:g}"
         print(f"{name:46}{accuracy_text(rows):>16}{len(rows):>3}{columns(rows)}")
 
 
@@ -135,24 +146,31 @@ def print_summary(folder: Path) -> None:
 def points_table(groups: dict[Key, list[Row]]) -> list[str]:
     """Return the lines of the table of points, each beside the published figure."""
     known: list[Key] = [
-        (name, "budget", point.unit, point.target)
+        Key(name, "budget", point.unit, point.target, resolve(name).time_steps)
         for name, points in BOARD.items()
         for point in points
     ]
-    keys = sorted({*groups, *known}, key=lambda key: (list(BOARD).index(key[0]), key[2], -key[3]))
+    run = {key[:4] for key in groups}
+    keys = sorted({*groups, *(key for key in known if key[:4] not in run)}, key=order)
     return [
-        "| data, network | target | weights % | synapses % | SynOps | accuracy %, mean ± std | n "
-        "| minutes | published |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| data, network | steps | target | weights % | synapses % | SynOps "
+        "| accuracy %, mean ± std | n | minutes | published |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(point_line(key, groups.get(key, [])) for key in keys),
     ]
+
+
+def order(key: Key) -> tuple[int, str, float, int]:
+    """Return by what rows are sorted: the board's order, then unit, falling target, steps."""
+    return list(BOARD).index(key.preset), key.unit, -key.target, -key.time_steps
 
 
 def point_line(key: Key, rows: Sequence[Row]) -> str:
     """Return the line of one point; that of a point without a run has the published figure only."""
     point = published_at(key)
     beside = f"{100 * point.published:.2f} ({point.system})" if point.published else "none"
-    cells = [NETWORKS[key[0]], target_of(key, rows)]
+    target = "none: dense" if key.method == "dense" else target_text(key.unit, key.target)
+    cells = [NETWORKS[key.preset], str(key.time_steps), target]
     if not rows:
         return f"| {' | '.join([*cells, '', '', '', 'not run', '0', '', beside])} |"
     weights, synapses, synops, seconds = means(rows)
@@ -163,30 +181,43 @@ def point_line(key: Key, rows: Sequence[Row]) -> str:
 
 
 def methods_table(groups: dict[Key, list[Row]]) -> list[str]:
-    """Return the lines of the comparison of methods: one row per method, one column per target."""
-    targets = sorted({(key[2], key[3]) for key in groups}, reverse=True)
+    """Return the lines of the comparison of methods: one row per method, three cells per target."""
+    targets = sorted({(key.unit, key.target) for key in groups}, reverse=True)
     by_method: dict[str, dict[tuple[str, float], list[Row]]] = {}
-    for (_, method, unit, target), rows in groups.items():
-        by_method.setdefault(method, {})[unit, target] = rows
+    for key, rows in groups.items():
+        by_method.setdefault(key.method, {})[key.unit, key.target] = rows
 
-    def first(method: str) -> float:
+    def sparsest(method: str) -> tuple[float, ...]:
         cells = by_method[method]
-        return fmean(row["accuracy"] for row in next(iter(cells.values())))
+        found = ([row["accuracy"] for row in cells.get(t, [])] for t in reversed(targets))
+        return tuple(fmean(accuracies or [0.0]) for accuracies in found)
 
-    heads = [target_text(*target) for target in targets]
+    heads = [f"{target_text(*target)} | synapses % | SynOps" for target in targets]
     lines = [f"| method | {' | '.join(heads)} | n per cell | seconds per run |"]
-    lines.append("|---" * (len(targets) + 3) + "|")
-    for method in sorted(by_method, key=first, reverse=True):
+    lines.append("|---" * (3 * len(targets) + 3) + "|")
+    without = [x for x in by_method if all(map(is_dense, by_method[x].values()))]
+    for method in [*without, *sorted(by_method.keys() - {*without}, key=sparsest, reverse=True)]:
         cells = by_method[method]
-        texts = [accuracy_text(cells[t]) if t in cells else "" for t in targets]
-        every = [row for rows in cells.values() for row in rows]
-        if all(row["connectivity"] > 0.99 for row in every):
-            texts = [f"{texts[0]} (no target: {100 * every[0]['connectivity']:.0f} %)", *texts[1:]]
+        texts = [method_cells(cells.get(target), method in without) for target in targets]
+        seconds = fmean(row["seconds"] for rows in cells.values() for row in rows)
         counts = sorted({len(rows) for rows in cells.values()})
-        seconds = fmean(row["seconds"] for row in every)
         numbers = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         lines.append(f"| `{method}` | {' | '.join(texts)} | {numbers} | {seconds:.0f} |")
     return lines
+
+
+def is_dense(rows: Sequence[Row]) -> bool:
+    """Return whether almost all weights are left, as without a target."""
+    return all(row["connectivity"] > 0.95 for row in rows)
+
+
+def method_cells(rows: Sequence[Row] | None, without_target: bool) -> str:
+    """Return accuracy, synapses and SynOps of a method at a target."""
+    if rows is None:
+        return " |  | " if without_target else "not run |  | "
+    weights, synapses, synops, _ = means(rows)
+    note = f" (no target: {100 * weights:.0f} %)" if without_target else ""
+    return f"{accuracy_text(rows)}{note} | {100 * synapses:.1f} | {synops / 1e6:.1f} M"
 
 
 def commands(groups: dict[Key, list[Row]]) -> list[str]:

@@ -38,6 +38,7 @@ from spikewire.data.reference import is_python
 from spikewire.errors import SpikewireError
 from spikewire.files import atomic_write
 from spikewire.runs.rundir import RunDir
+from spikewire.train.unpack import is_packed
 from spikewire.zoo import card
 from spikewire.zoo.cards import PREFIX
 
@@ -53,30 +54,25 @@ class Point(NamedTuple):
     start: str | None = None  # the point whose network it starts from with --chain
     flags: str = ""  # flags of a run that starts there
     unit: str = "connectivity"
-    first: bool = False  # whether another run of the same target follows
+    stage: str = ""  # "first-" or "second-" where another run of the same target follows
 
     @property
     def label(self) -> str:
         """The target, with its unit where it does not count weights."""
-        return ("first-" if self.first else "") + label_of(self.unit, self.target)
-
-
-def label_of(unit: str, target: float | None) -> str:
-    """Return the label of a target: its number, after the unit where it does not count weights."""
-    return f"{'' if unit == 'connectivity' else f'{unit}-'}{target:g}"
+        unit = "" if self.unit == "connectivity" else f"{self.unit}-"
+        return f"{self.stage}{unit}{self.target:g}"
 
 
 LATER = "--lr 1e-3 --early-time-steps 4 --early 0.85"
 SMALL = f"{LATER} --augment crop:4,flip,cutout:8 --dropout 0.1"  # where capacity is small
 LAST = "--lr 5e-4 --early-time-steps 0 --early 0.8 --augment crop:4,flip,cutout:8 --dropout 0.1"
+TAUGHT = f"--epochs 30 {LAST} --teacher benchmarks/ann_teacher.py:cifar10 --teacher-weight 0.6"
 COSTS = "--balance 0.1 --price 0.2"  # where positions are counted: fewer weights of conv1
 
 
-def of_synapses(
-    target: float, accuracy: float, start: str, flags: str, first: bool = False
-) -> Point:
+def of_synapses(target: float, accuracy: float, start: str, flags: str, stage: str = "") -> Point:
     """Return a point whose budget is a fraction of the synapses."""
-    return Point(target, accuracy, 1800, start, f"{flags} {COSTS}", "synapses", first)
+    return Point(target, accuracy, 1800, start, f"{flags} {COSTS}", "synapses", stage)
 
 
 POINTS = (
@@ -85,16 +81,17 @@ POINTS = (
     Point(0.0099, 0.9106, 1200, "0.0223", f"--epochs 30 --ramp 0.5 {LATER}"),
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
     of_synapses(0.054, 0.9249, "0.0223", f"--epochs 46 --ramp 0.5 {LATER}"),
-    of_synapses(0.0116, 0.9205, "0.0223", f"--epochs 76 --ramp 0.5 {SMALL}", first=True),
-    of_synapses(0.0116, 0.9205, "first-synapses-0.0116", f"--epochs 25 {LAST}"),
+    of_synapses(0.0116, 0.9205, "0.0223", f"--epochs 76 --ramp 0.5 {SMALL}", "first-"),
+    of_synapses(0.0116, 0.9205, "first-synapses-0.0116", f"--epochs 25 {LAST}", "second-"),
+    of_synapses(0.0116, 0.9205, "second-synapses-0.0116", TAUGHT),
     of_synapses(0.0063, 0.9065, "first-synapses-0.0116", f"--epochs 34 --ramp 0.5 {SMALL}"),
 )
 
 
 def run_path(runs: Path, label: str, seed: int) -> Path:
     """Return the run directory of a point."""
-    first = "first-" if label.startswith("first-") else ""
-    name = f"{first}budget-{label.removeprefix(first)}"
+    stage = next((word for word in ("first-", "second-") if label.startswith(word)), "")
+    name = f"{stage}budget-{label.removeprefix(stage)}"
     return runs / (name + (f"-seed{seed}" if seed else ""))
 
 
@@ -176,19 +173,14 @@ def points(arguments: argparse.Namespace, flags: list[str]) -> Iterator[Path]:
             yield train(point, arguments, flags, until)
 
 
-def record(run: Path, out: Path = Path()) -> dict[str, Any]:
-    """Return the results of a finished run, and all that is needed to repeat it.
-
-    Args:
-        run: its directory.
-        out: directory of the JSON files, with that of a network of the zoo.
-    """
+def record(run: Path) -> dict[str, Any]:
+    """Return the results of a finished run, and all that is needed to repeat it."""
     folder = RunDir.open(run)
     if not folder.finished:
         raise SpikewireError(f"{run}: is not a finished run")
     config, rows = folder.config(), folder.history()
     env = read_json(run / "env.json")
-    seconds = seconds_by_run(str(run), out)
+    seconds = seconds_by_run(str(run))
     keys = ("epoch", "loss", "accuracy", "connectivity", "seconds")
     return {
         "accuracy": rows[-1]["accuracy"],
@@ -207,23 +199,30 @@ def record(run: Path, out: Path = Path()) -> dict[str, Any]:
     }
 
 
-def seconds_by_run(run: str, out: Path) -> dict[str, float]:
+def seconds_by_run(run: str) -> dict[str, float]:
     """Return how long a run took, and each network that it starts from or learns from.
 
-    Of teachers that a Python function returns, only the time of those in ann_teacher.py is known.
+    Those whose time is not known are left out: other packed files than those of the zoo, and
+    teachers that a Python function returns, but for ann_teacher.py.
     """
     if is_python(run):
         file, _, function = run.rpartition(":")
         return {run: seconds_of(function)} if Path(file).name == "ann_teacher.py" else {}
     if run.startswith(PREFIX):
-        known = card(run)
-        label = label_of(known.unit, known.target)
-        file = out / f"{run_path(Path(), label, known.seed).name}.json"
-        return {run: read_json(file)["seconds"]}
+        seconds = card(run).seconds
+        return {} if seconds is None else {run: seconds}
+    if is_packed(run):
+        return {}
     folder = RunDir.open(run)
-    found = {run: float(sum(row["seconds"] for row in folder.history()))}
-    for other in (folder.config().start, folder.config().teacher):
-        found |= seconds_by_run(other, out) if other else {}
+    own = {run: float(sum(row["seconds"] for row in folder.history()))}
+    return own | seconds_before(folder.config())
+
+
+def seconds_before(config: Config) -> dict[str, float]:
+    """Return how long the networks took that a run of these settings starts from or learns from."""
+    found: dict[str, float] = {}
+    for other in filter(None, (config.start, config.teacher)):
+        found |= seconds_by_run(other)
     return found
 
 
@@ -312,7 +311,7 @@ def main() -> None:
         return
     found = {}
     for run in arguments.record or points(arguments, flags):
-        row = record(run, arguments.out)
+        row = record(run)
         arguments.out.mkdir(parents=True, exist_ok=True)
         with atomic_write(arguments.out / f"{run.name}.json") as file:
             file.write(json.dumps(row, indent=1).encode() + b"\n")

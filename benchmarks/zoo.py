@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from script import run_script
+from time_to_accuracy import seconds_before
 
 from spikewire.config import Config
 from spikewire.data.reference import is_python
@@ -107,6 +108,7 @@ def make_card(run: Run, network: Network, **measured: object) -> Card:
         "flash": memory and memory.flash,
         "ram": memory and memory.ram,
         "commands": list(commands(run)),
+        "seconds": seconds_in_all(run),
         "seed": config.seed,
         "device": env["device"],
         "versions": {key: env[key] for key in ("spikewire", "torch", "python")},
@@ -114,6 +116,19 @@ def make_card(run: Run, network: Network, **measured: object) -> Card:
         "licence": LICENCE,
     }
     return Card(**figures, **measured)  # pyright: ignore[reportArgumentType]
+
+
+def seconds_in_all(run: Run) -> float | None:
+    """Return the time of a run and of the networks before it; None where one is not known."""
+    assert run.config
+    try:
+        before = seconds_before(run.config)
+    except SpikewireError:  # its directory is not here
+        return None
+    if any(x and x not in before for x in (run.config.start, run.config.teacher)):
+        return None
+    own = sum(row["seconds"] for row in run.history)
+    return round(own + sum(before.values()), 2)
 
 
 def c_memory(network: Network) -> c.Memory | None:

@@ -79,7 +79,7 @@ def test_methods_are_compared_with_equal_settings_and_one_run_of_those_without_a
 
 def test_accuracies_on_held_out_images_are_not_mixed_with_those_on_the_test_set(tmp_path):
     row = dict.fromkeys(tables.KEYS) | {"preset": "cifar10-vgg16", "method": "budget"}
-    row |= {"point": ["connectivity", 0.1]}
+    row |= {"point": ["connectivity", 0.1], "config": ["time_steps = 5"]}
     for name, held_out in (("a", None), ("b", 5000)):
         (tmp_path / f"{name}.json").write_text(json.dumps(row | {"hold_out": held_out}))
     ((_, rows),) = tables.read(tmp_path.glob("*.json")).items()
@@ -120,7 +120,7 @@ def test_a_point_without_a_run_shows_the_published_figure(tmp_path):
     lines = tables.markdown(tmp_path).splitlines()
     assert len(lines) == 2 + sum(map(len, tables.BOARD.values()))
     assert [line for line in lines if "UPR, 9.6 M" in line] == [
-        "| CIFAR-100, SEW-ResNet-18, 4 steps | 3.6 % of synapses |  |  |  | not run | 0 |  "
+        "| CIFAR-100, SEW-ResNet-18 | 4 | 3.6 % of synapses |  |  |  | not run | 0 |  "
         "| 70.45 (UPR, 9.6 M SynOps) |"
     ]
 
@@ -181,8 +181,10 @@ def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, t
     taught = ["cifar100-sew18", "--points", "0.1", "--dense", "epochs=1,time-steps=2,threshold=0.5"]
     taught += ["--early-time-steps", "0", "--early", "0.8", "--time-steps", "3"]
     start(tmp_path, *taught, "--epochs", "1", "--out", str(out))
-    student = json.loads((out / "cifar100-sew18-budget-connectivity-0.1-seed0.json").read_text())
-    assert student["start"] == "cifar100-sew18-dense-connectivity-1-seed0"
+    student = json.loads(
+        (out / "cifar100-sew18-budget-connectivity-0.1-3steps-seed0.json").read_text()
+    )
+    assert student["start"] == "cifar100-sew18-dense-connectivity-1-2steps-seed0"
     assert f"--teacher {tmp_path / 'runs' / student['start']}" in student["command"]
     assert student["seconds"] > student["seconds_alone"]
 
@@ -199,16 +201,16 @@ def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, t
     assert text.startswith("# Before\n")
     assert text.endswith("# After\n")
     cells = [line.split(" | ") for line in text.splitlines() if line.startswith("| CIFAR")]
-    run = [line for line in cells if line[5] != "not run"]
-    assert [line[1] for line in run] == [
-        "none: dense, at 2 steps",
-        "10 % of weights",
-        "3.6 % of synapses",
-        "10 % of weights",
-        "5 % of weights",
+    run = [line for line in cells if line[6] != "not run"]
+    assert [line[1:3] for line in run] == [
+        ["2", "none: dense"],
+        ["3", "10 % of weights"],
+        ["4", "3.6 % of synapses"],
+        ["5", "10 % of weights"],
+        ["5", "5 % of weights"],
     ]
-    assert run[2][5] == f"{100 * row['accuracy']:.2f}"
-    assert run[4][8] == "91.31 (NDSNN) |"
+    assert run[2][6] == f"{100 * row['accuracy']:.2f}"
+    assert run[4][9] == "91.31 (NDSNN) |"
     assert len(cells) == 1 + sum(map(len, tables.BOARD.values()))  # the dense one
     assert "| `upr` |" in text
     assert "(no target: 100 %)" in text

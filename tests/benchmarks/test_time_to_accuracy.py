@@ -1,5 +1,6 @@
 """benchmarks/time_to_accuracy.py: a chain that starts from a network of the zoo."""
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -8,16 +9,18 @@ import time_to_accuracy
 
 from spikewire.config import Config, resolve
 from spikewire.train.loop import fit
+from spikewire.zoo import card
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_time_from_scratch_includes_that_of_the_network_of_the_zoo():
-    results = ROOT / "results" / "cifar10"
-    before = time_to_accuracy.seconds_by_run("zoo:cifar10-2.23", results)
-    assert before == {"zoo:cifar10-2.23": pytest.approx(953.2)}
-    in_synapses = time_to_accuracy.seconds_by_run("zoo:cifar10-synapses-1.16", results)
-    assert in_synapses == {"zoo:cifar10-synapses-1.16": pytest.approx(1807.34)}
+    row = json.loads((ROOT / "results" / "cifar10" / "budget-0.0223-seed2.json").read_text())
+    assert time_to_accuracy.seconds_by_run("zoo:cifar10-2.23") == {
+        "zoo:cifar10-2.23": row["seconds"]
+    }
+    assert card("digits-5").seconds is None
+    assert time_to_accuracy.seconds_by_run("zoo:digits-5") == {}, "not known"
     assert time_to_accuracy.fraction("zoo:cifar10-2.23", "connectivity") == pytest.approx(0.0223)
 
 
@@ -28,7 +31,7 @@ def test_a_run_that_two_others_need_is_counted_once(tmp_path):
     for name, needs in starts.items():
         changes = {key: runs[other] for key, other in needs.items()}
         fit(Config(method="dense", epochs=1, batch_size=256, threads=1, **changes), runs[name])
-    found = time_to_accuracy.seconds_by_run(runs["c"], tmp_path)
+    found = time_to_accuracy.seconds_by_run(runs["c"])
     assert set(found) == set(runs.values())
     row = time_to_accuracy.record(Path(runs["c"]))
     assert row["seconds"] == pytest.approx(sum(found.values()), abs=0.01)
@@ -52,9 +55,11 @@ def test_a_point_starts_from_one_that_was_trained_before_it():
     assert all(start in labels[:i] for i, start in starts)
 
 
-def test_the_first_run_of_a_target_has_a_directory_of_its_own():
-    paths = [time_to_accuracy.run_path(Path("runs"), x, 2) for x in ("0.05", "first-synapses-0.05")]
+def test_every_run_of_a_target_has_a_directory_of_its_own():
+    labels = ("0.05", "first-synapses-0.05", "second-synapses-0.05")
     names = ["budget-0.05-seed2", "first-budget-synapses-0.05-seed2"]
+    names += ["second-budget-synapses-0.05-seed2"]
+    paths = [time_to_accuracy.run_path(Path("runs"), label, 2) for label in labels]
     assert paths == [Path("runs") / name for name in names]
 
 

@@ -8,6 +8,7 @@ import zoo
 
 from spikewire.config import resolve
 from spikewire.formats import packed
+from spikewire.runs.rundir import RunDir
 from spikewire.train.loop import fit
 from spikewire.zoo import card
 
@@ -31,6 +32,9 @@ def test_a_run_becomes_an_entry_by_one_command(tmp_path, monkeypatch, capsys):
     assert found["accuracy"] == pytest.approx(found["trained_accuracy"], abs=0.01)
     assert len(found["commands"]) == 2, "the run that it started from, and its own"
     assert found.keys() == vars(card("digits-5")).keys()
+    histories = [RunDir.open(tmp_path / name).history() for name in "ab"]
+    seconds = sum(row["seconds"] for rows in histories for row in rows)
+    assert found["seconds"] == pytest.approx(seconds, abs=0.01)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path, monkeypatch):
@@ -51,6 +55,7 @@ def test_a_run_that_started_from_the_zoo_has_the_commands_of_that_network_first(
     fit(resolve("digits", flags={**flags, "threads": "1"}), tmp_path / "a")
     *before, own = zoo.commands(zoo.load_run(tmp_path / "a"))
     assert before == list(card("digits-5").commands)
+    assert zoo.seconds_in_all(zoo.load_run(tmp_path / "a")) is None, "that of the start is unknown"
     words = "train --start zoo:digits-5 --teacher zoo:digits-2"
     assert list(zoo.portable_words(words.split())) == words.split()
     assert own.startswith("spikewire")

@@ -65,6 +65,7 @@ def card_values(card: Card) -> dict[str, str]:
         "file": f"{size(card.bytes)}, {card.values} weights; dense fp32 {size(card.dense_bytes)}",
         "C export, int8": c if card.flash is None else f"{c} RAM",
         **shown_commands(card.commands),
+        "training time": UNKNOWN if card.seconds is None else f"{card.seconds / 60:.1f} min",
         "trained with": ", ".join(f"{key} {word}" for key, word in card.versions.items()),
         "trained on": card.device,
         "date": card.date,

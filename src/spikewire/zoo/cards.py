@@ -45,6 +45,8 @@ class Card:
         ram: Bytes of static variables of the C export.
         commands: Commands that trained it, in order; all but the last one trained a network that
             the next one started from.
+        seconds: Training and test time, with that of the networks it started from and learnt from;
+            None if unknown.
         seed: Seed of the run.
         device: Where it was trained.
         versions: Versions of spikewire, torch and Python that trained it.
@@ -75,6 +77,7 @@ class Card:
     flash: int | None
     ram: int | None
     commands: list[str]
+    seconds: float | None
     seed: int
     device: str
     versions: dict[str, str]
