@@ -41,6 +41,10 @@ def predict(arguments: Sequence[str]) -> None:
     source, folder = given["input"], given["data_dir"]
     with errors_name_flags({"input": source, "time_steps": given["time_steps"]}):
         images, labels = read_images(source, model, folder, resize=given["resize"])
+    counted = given["count"]
+    printed = labels is not None and not given["json"] and early_exit is None
+    allowed = "left out with --json, --early-exit, pictures and arrays"
+    check(printed or not counted, "--count", counted, allowed)
     predictions = iterate_predictions(model, images, labels, batch, early_exit)
     begin = time.perf_counter()
     if given["json"] or labels is None:
@@ -50,7 +54,8 @@ def predict(arguments: Sequence[str]) -> None:
             print_line(json.dumps(record) if given["json"] else text, flush=False)
         return
     records = list(predictions)
-    print_accuracy(records, time.perf_counter() - begin, model.kernels)
+    values = accuracy_values(records, time.perf_counter() - begin, model.kernels)
+    print_values(values | (operation_values(model, images, batch) if counted else {}))
 
 
 def is_packed(source: str) -> bool:
@@ -69,16 +74,30 @@ def evaluate_packed(file: str, data_dir: str | None) -> None:
     predict([file, "--input", str(name), *([] if data_dir is None else ["--data-dir", data_dir])])
 
 
-def print_accuracy(records: list[dict[str, Any]], seconds: float, kernels: str) -> None:
-    """Print accuracy, speed and time steps of predictions with labels."""
+def accuracy_values(records: list[dict[str, Any]], seconds: float, kernels: str) -> dict[str, str]:
+    """Return accuracy, speed and time steps of predictions with labels."""
     steps = mean(record["time_steps"] for record in records)
-    print_values(
-        {
-            "accuracy": percent(mean(record["class"] == record["label"] for record in records)),
-            "images": f"{len(records):,}; {len(records) / seconds:,.0f} per second ({kernels})",
-            "time steps": f"{steps:.2f} on average",
-        }
-    )
+    return {
+        "accuracy": percent(mean(record["class"] == record["label"] for record in records)),
+        "images": f"{len(records):,}; {len(records) / seconds:,.0f} per second ({kernels})",
+        "time steps": f"{steps:.2f} on average",
+    }
+
+
+def operation_values(model: "Runtime", images: "Tensor", batch: int) -> dict[str, str]:
+    """Return the operations per image, counted in a second pass."""
+    from spikewire.runtime.inputs import is_over_time
+
+    frames = is_over_time(images, model)
+    synops = macs = 0.0
+    for part in images.split(batch):
+        x = part.transpose(0, 1) if frames else part
+        found = model.count_operations(x, frames=frames)
+        synops, macs = synops + found.synops * len(part), macs + found.macs * len(part)
+    return {
+        "SynOps per image": f"{synops / len(images):,.0f}",
+        "multiply-accumulates per image": f"{macs / len(images):,.0f}",
+    }
 
 
 def make_predict_parser() -> Parser:
@@ -96,6 +115,9 @@ def make_predict_parser() -> Parser:
     parser.add_argument("--early-exit", metavar="X", help=about)
     parser.add_argument(
         "--exact", action="store_true", help="compute the same spikes at any batch size"
+    )
+    parser.add_argument(
+        "--count", action="store_true", help="count operations too, in a second pass"
     )
     parser.add_argument("--kernels", help="avx512, avx2, portable or torch (the fastest)")
     parser.add_argument("--json", action="store_true", help="print one JSON record per image")

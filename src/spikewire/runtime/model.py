@@ -19,6 +19,7 @@ from spikewire.formats.network import Network, is_whole
 from spikewire.runtime.fallback import TorchEngine
 from spikewire.runtime.library import choose_kernels, installed
 from spikewire.runtime.native import NativeEngine
+from spikewire.runtime.operations import Operations, count_operations
 from spikewire.runtime.stream import (
     Stream,
     check_frames,
@@ -317,3 +318,23 @@ class Runtime:
             steps = 1 if frames else self.network.time_steps
             self.engine.run_(current, steps, state, on_spikes)
         return {name: torch.cat(spikes) for name, spikes in recorded.items()}
+
+    def count_operations(self, images: Tensor, *, frames: bool = False) -> Operations:
+        """Return what the network costs on these images, counted from its spikes.
+
+        Args:
+            images: Normalised images ``[batch, *input_shape]``.
+            frames: Whether `images` change over time: ``[time, batch, *input_shape]``.
+
+        Returns:
+            Accumulates (`synops`) and multiply-accumulates (`macs`) per image, as
+            `spikewire.measure` counts them.
+
+        Raises:
+            SpikewireError: If the images have another shape or are not finite.
+
+        Example:
+            >>> spikewire.load("zoo:digits-5", time_steps=4).count_operations(images).synops
+        """
+        spikes = self.record_spikes(images, frames=frames)
+        return count_operations(self.network, images, spikes, frames)
