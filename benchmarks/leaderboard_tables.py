@@ -72,7 +72,8 @@ def read(files: Iterable[Path]) -> dict[Key, list[Row]]:
         row = read_json(file, KEYS)
         if row.get("hold_out"):
             continue
-        key = Key(row["preset"], row["method"], *row["point"], time_steps_of(row))
+        unit, target = row["point"]
+        key = Key(row["preset"], row["method"], unit, target, time_steps_of(row))
         groups.setdefault(key, []).append(row)
     return groups
 
@@ -166,18 +167,24 @@ def order(key: Key) -> tuple[int, str, float, int]:
 
 
 def point_line(key: Key, rows: Sequence[Row]) -> str:
-    """Return the line of one point; that of a point without a run has the published figure only."""
+    """Return the line of one point, the higher of ours and the published figure in bold."""
     point = published_at(key)
-    beside = f"{100 * point.published:.2f} ({point.system})" if point.published else "none"
     target = "none: dense" if key.method == "dense" else target_text(key.unit, key.target)
     cells = [NETWORKS[key.preset], str(key.time_steps), target]
+    published = f"{100 * point.published:.2f}" if point.published else "none"
     if not rows:
-        return f"| {' | '.join([*cells, '', '', '', 'not run', '0', '', beside])} |"
-    weights, synapses, synops, seconds = means(rows)
-    better = point.published and fmean(row["accuracy"] for row in rows) > point.published
-    cells += [f"{100 * weights:.2f}", f"{100 * synapses:.2f}", f"{synops / 1e6:.1f} M"]
-    cells += [f"**{accuracy_text(rows)}**" if better else accuracy_text(rows), str(len(rows))]
-    return f"| {' | '.join([*cells, f'{seconds / 60:.1f}', beside])} |"
+        cells += ["", "", "", "not run", "0", ""]
+    else:
+        weights, synapses, synops, seconds = means(rows)
+        own = accuracy_text(rows)
+        if point.published and fmean(row["accuracy"] for row in rows) > point.published:
+            own = f"**{own}**"
+        elif point.published:
+            published = f"**{published}**"
+        cells += [f"{100 * weights:.2f}", f"{100 * synapses:.2f}", f"{synops / 1e6:.1f} M"]
+        cells += [own, str(len(rows)), f"{seconds / 60:.1f}"]
+    cells.append(f"{published} ({point.system})" if point.published else published)
+    return f"| {' | '.join(cells)} |"
 
 
 def methods_table(groups: dict[Key, list[Row]]) -> list[str]:

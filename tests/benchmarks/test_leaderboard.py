@@ -210,7 +210,7 @@ def test_runs_of_few_images_are_recorded_and_enter_the_docs(cifar10, cifar100, t
         ["5", "5 % of weights"],
     ]
     assert run[2][6] == f"{100 * row['accuracy']:.2f}"
-    assert run[4][9] == "91.31 (NDSNN) |"
+    assert run[4][9] == "**91.31** (NDSNN) |", "the higher figure is bold"
     assert len(cells) == 1 + sum(map(len, tables.BOARD.values()))  # the dense one
     assert "| `upr` |" in text
     assert "(no target: 100 %)" in text
