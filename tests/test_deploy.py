@@ -1,4 +1,5 @@
 import math
+import subprocess
 
 import pytest
 import torch
@@ -135,3 +136,43 @@ def test_a_layer_that_is_silent_on_the_example_is_named(caplog):
         model.conv2.bias.zero_()
     compile(model, torch.randn(2, *model.input_shape))
     assert "no spike on the example in conv2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [("a.nir", "packed"), ("b.c", "nir"), ("c.packed.safetensors", "c")]
+)
+def test_a_file_name_of_another_format_is_refused(name, format, finished, tmp_path):
+    model = conv_net()
+    images = torch.randn(2, *model.input_shape)
+    path = tmp_path / name
+    refused(lambda: export(model, images, path, format=format), f"format: {format!r}", name)
+    refused(lambda: export_run(finished, out=path, format=format), f"format: {format!r}", name)
+    assert not path.exists()
+
+
+def test_a_folder_in_place_of_a_file_is_one_line(finished, tmp_path, monkeypatch):
+    model = conv_net()
+    images = torch.randn(2, *model.input_shape)
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "", "..", "/"):
+        refused(lambda path=path: export(model, images, path), "Is a directory")
+    refused(lambda: export_run(finished, out="."), "Is a directory")
+
+
+def test_the_c_file_of_a_model_checks_itself_on_the_example(need, tmp_path):
+    need("gcc")
+    model = conv_net()
+    images = torch.randn(2, *model.input_shape)
+    path = tmp_path / "net.c"
+    exported = export(model, images, path, format="c")
+    assert exported.size == path.stat().st_size
+    words = ["gcc", "-std=c99", "-DSPIKEWIRE_TEST", str(path), "-o", str(tmp_path / "net")]
+    subprocess.run(words, check=True)
+    assert subprocess.run([tmp_path / "net"], check=False).returncode == 0
+
+
+def test_a_nir_file_given_to_load_names_the_reader_of_nir_files(tmp_path):
+    model = conv_net(pool="none")
+    images = torch.randn(2, *model.input_shape)
+    export(model, images, tmp_path / "net.nir", format="nir")
+    refused(lambda: load(tmp_path / "net.nir"), "is not a complete packed file", "from_nir")

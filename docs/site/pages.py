@@ -25,6 +25,9 @@ def anchor(heading: str) -> str:
 def fields(name: str) -> str:
     """Return the table of a method's fields: default, accepted values, meaning."""
     values = defaults(METHODS[name])
+    usual = getattr(METHODS[name], "default", None)
+    if usual and values["connectivity"] is None:
+        values["connectivity"] = f"{usual} without another target"
     rows = [
         f"| `{key}` | {show(values[key])} | {accepts(rule)} | {meaning(rule)} |"
         for key, rule in declared(METHODS[name]).items()

@@ -39,13 +39,15 @@ def atomic_write(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]
         The temporary file, open for writing bytes.
 
     Raises:
-        SpikewireError: If `path` is a symbolic link, a device or another special file.
+        SpikewireError: If `path` is a folder, a symbolic link, a device or another special file.
 
     Example:
         >>> with atomic_write(Path("table.json")) as file:
         ...     file.write(b"{}")
     """
     require_plain(path)
+    if path.is_dir():
+        raise SpikewireError(f"{path}: cannot be written: Is a directory; name a file in it")
     temporary = temporary_path(path)
     descriptor = os.open(temporary, WRITE | os.O_EXCL, 0o666)
     try:

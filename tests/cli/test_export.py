@@ -124,7 +124,7 @@ def test_an_input_is_answered_with_the_nearest_data_set_and_the_shape_that_was_g
     np.save(tmp_path / "flat.npy", np.zeros((3, 64), "f4"))
     assert "(3, 64) is not" in call("predict", file, "--input", str(tmp_path / "flat.npy"))[2]
     said = call("predict", "zoo:braille-10", "--input", "digits")[2]
-    assert "images of [12]" in said
+    assert "inputs of [12]" in said
     assert "--resize" not in said
 
 

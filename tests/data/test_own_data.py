@@ -235,3 +235,14 @@ def test_the_fingerprint_of_a_folder_changes_with_its_files(tmp_path):
     before = fingerprint(tmp_path)
     (tmp_path / "a" / "x.png").write_bytes(b"1")
     assert fingerprint(tmp_path) != before
+
+
+def test_labels_that_are_words_are_refused(tmp_path):
+    words = np.array(["cat", "dog"])[np.arange(8) % 2]
+    refused(lambda: archive(tmp_path / "a.npz", train_y=words), "train labels", "class numbers")
+
+
+def test_grey_images_without_channels_get_a_hint(tmp_path):
+    images = {"train_x": np.zeros((8, 28, 28), "uint8"), "test_x": np.zeros((4, 28, 28), "uint8")}
+    found = archive(tmp_path / "a.npz", **images)
+    refused(lambda: found.at(8), "time_steps: 8", "28", "[count, channels, height, width]")

@@ -208,6 +208,12 @@ def test_a_callback_of_no_method_is_refused_at_once():
             PrunerCallback(wrong)
 
 
+@pytest.mark.parametrize("steps", [0, 1.5, "10"])
+def test_a_wrong_number_of_steps_is_refused_and_not_replaced(steps, tmp_path):
+    with pytest.raises(SpikewireError, match="^total_steps: "):
+        trainer(tmp_path, PrunerCallback(Budget(), total_steps=steps)).fit(Automatic(), loader())
+
+
 def test_lbfgs_is_refused(tmp_path):
     with pytest.raises(SpikewireError, match="budget: LBFGS evaluates its closure several times"):
         trainer(tmp_path, PrunerCallback(Budget())).fit(Lbfgs(), loader())

@@ -82,3 +82,9 @@ def test_it_sets_the_std_is_deterministic_and_leaves_batchnorm_alone():
 def test_black_images_are_refused():
     with pytest.raises(SpikewireError, match="fc1: gets the same current .*higher connectivity"):
         scale_to_fire_(build("digits-mlp"), torch.zeros(4, 1, 8, 8))
+
+
+def test_a_network_of_another_library_is_refused():
+    model = nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(SpikewireError, match="^model: 'Sequential' .* a network of spikewire"):
+        scale_to_fire_(model, torch.rand(2, 4))

@@ -354,3 +354,11 @@ def test_a_refused_attach_leaves_no_trace():
         method.attach(model, optimizer, total_steps=1, targets="conv7")
     assert not optimizer._optimizer_step_pre_hooks
     assert list(method.attach(model, optimizer, total_steps=1).masks()) == DEFAULT
+
+
+def test_a_module_is_no_target():
+    """It is callable, and would be taken for a rule."""
+    model = nn.Sequential(nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(SpikewireError, match="^targets: 'Linear' is not allowed"):
+        Magnitude().attach(model, optimizer, total_steps=2, targets=model[0])

@@ -291,3 +291,8 @@ def test_watch_makes_a_page_that_reloads_itself(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     write([tmp_path], tmp_path / "live.html", refresh=7)
     assert '<meta http-equiv="refresh" content="7">' in (tmp_path / "live.html").read_text("utf-8")
+
+
+def test_one_path_is_enough_and_a_figure_without_data_is_left_out(trained, tmp_path):
+    assert [run.path for run in find(str(trained))] == [run.path for run in find([trained])]
+    assert save_figures([None], tmp_path / "figures") == []

@@ -134,4 +134,4 @@ def test_a_data_set_of_another_shape_is_refused_or_resized():
     refused(lambda: read_images("digits", model), *words)
     images, labels = read_images("digits", model, resize=True)
     assert images.shape == (len(labels), 1, 28, 28)
-    refused(lambda: read_images("braille", model), "input: 'braille'", "frames of [1, 28, 28]")
+    refused(lambda: read_images("braille", model), "input: 'braille'", "images of [1, 28, 28]")

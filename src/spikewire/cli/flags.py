@@ -46,6 +46,8 @@ class Parser(argparse.ArgumentParser):
             split = any(part.endswith(",") for part in arguments)
             hint = "a list has no spaces after its commas; " if split else ""
             raise SpikewireError(f"{word}: not expected here; {hint}see {self.prog} --help")
+        if vars(found).get("out") == "":
+            raise SpikewireError("--out: is empty; name a path, or leave it out")
         return vars(found)
 
     def no_flag(self, word: str, value: str) -> SpikewireError:

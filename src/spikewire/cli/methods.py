@@ -43,5 +43,14 @@ def field_rows(method: str) -> list[tuple[str, str, str, str]]:
     defaults = method_defaults(method)
     for key, rule in method_fields(method).items():
         default = "required" if defaults[key] is MISSING else show(defaults[key])
+        if key == "connectivity" and defaults[key] is None and (usual := usual_target(method)):
+            default = f"{usual} without another target"
         rows.append((flag(key), rule.metadata["help"], accepted(rule), default))
     return rows
+
+
+def usual_target(method: str) -> float | None:
+    """Return the connectivity of a method where no target is given; None where it needs none."""
+    from spikewire.methods import METHODS
+
+    return getattr(METHODS[method], "default", None)

@@ -62,8 +62,8 @@ class Output:
         if name := silent_output(result.history[-1].get("measured", {})):
             complain(
                 f"{name}: these neurons, the last ones, have not spiked on the test images, so the "
-                "network cannot distinguish them; try another lr, or --init firing or --readout "
-                "current where the network takes them"
+                "network cannot distinguish them; try another lr, more epochs or, if the network "
+                "takes them and they are not set, --init firing or --readout current"
             )
         if self.json:
             figures = {key: getattr(result, key) for key in FIGURES}

@@ -142,7 +142,8 @@ def refuse_with_resume(run: str, given: dict[str, Any]) -> None:
                 words = shlex.join(words_of({"start": run, key: value}))
                 hint = f"; to train its network further in a new run: {words}"
             raise SpikewireError(
-                f"{flag(key)}: not together with --resume, which takes only {flags}{hint}"
+                f"{flag(key)}: not together with --resume, which takes only {flags}, and a Python "
+                f"file that the run was started with{hint}"
             )
 
 

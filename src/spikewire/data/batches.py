@@ -72,7 +72,12 @@ class Batches:
         count = len(labels)
         check(len(images) == count, "labels", count, f"as many as the images, {len(images)}")
         check(batch_size >= 1, "batch_size", batch_size, "1 or more")
-        check(batch_size <= count or not drop_last, "batch_size", batch_size, f"at most {count}")
+        check(
+            batch_size <= count or not drop_last,
+            "batch_size",
+            batch_size,
+            f"at most {count}, the number of samples",
+        )
         _check_normalisation(mean, std, tuple(images.shape))
         frames = images.ndim == (5 if temporal else 4)
         self._augment = [parse(spec) for spec in augment]

@@ -119,6 +119,8 @@ def group_steps(samples: Tensor, dim: int, time_steps: int) -> Tensor:
     """Add up groups of consecutive time steps along `dim`, so that `time_steps` are left."""
     present = samples.shape[dim]
     allowed = f"{present}, the time steps of the data, or a divisor of it"
+    if dim == 1 and samples.ndim == 3:
+        allowed += "; images need a channel dimension, [count, channels, height, width]"
     check(present % time_steps == 0, "time_steps", time_steps, allowed)
     kind = samples.dtype if samples.is_floating_point() else torch.int16
     groups = samples.unflatten(dim, (time_steps, present // time_steps))

@@ -99,9 +99,19 @@ def _samples(part: str, values: Any) -> Tensor:
     return found
 
 
+def _kind(values: Any) -> str:
+    """Return of what type labels are, by the first one."""
+    dtype = getattr(values, "dtype", None)
+    return str(dtype) if dtype is not None else type(next(iter(values), None)).__name__
+
+
 def _labels(part: str, values: Any, count: int) -> Tensor:
     """Return labels as int64."""
-    found = torch.as_tensor(values).flatten()
+    try:
+        found = torch.as_tensor(values).flatten()
+    except (TypeError, ValueError, RuntimeError):
+        check(False, f"dataset: {part} labels", _kind(values), "class numbers from 0")
+        raise
     check(
         len(found) == count, f"dataset: {part} labels", len(found), f"as many as samples, {count}"
     )

@@ -48,7 +48,7 @@ def convert(
         >>> convert("zoo:digits-5", format="c", out="digits.c").memory
         Memory(flash=5310, ram=3412)
     """
-    check_options(format, values, pooling)
+    check_options(format, values, pooling, out)
     check(check_images >= 0, "check_images", check_images, "at least 0")
     network, path = packed.read(file), Path(out or FORMATS[format])
     if format == "c":  # before its data are read

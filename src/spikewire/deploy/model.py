@@ -26,6 +26,7 @@ FORMATS = {
     "coo": "connections",
     "c": "network.c",
 }
+SUFFIXES = {".safetensors": "packed", ".nir": "nir", ".c": "c"}
 VALUES = {"packed": packed.VALUES, "c": c.VALUES}  # the other formats have fp32 only
 MAX_DIFFERENT = 0.05  # rounding at the threshold is far below, another network far above
 
@@ -97,17 +98,24 @@ def export(
         >>> spikewire.load(exported.path).predict(images)
         tensor([7, 2, 1])
     """
-    check_options(format, values, pooling)
+    check_options(format, values, pooling, path)
     fields = _collect_fields(classes, mean, std)
     traced = trace(model, example, time_steps=time_steps, **fields)
     different = compare_spikes(traced, Runtime(traced.network, exact=True))
-    size = write_network(traced.network, Path(path), format, values=values, pooling=pooling)
+    if format == "c":
+        sample = traced.frames[0] if traced.is_static else traced.frames[:, 0]
+        write_c(traced.network, Path(path), values, sample)
+        size = Path(path).stat().st_size
+    else:
+        size = write_network(traced.network, Path(path), format, values=values, pooling=pooling)
     dense = sum(4 * parameter.numel() for parameter in model.parameters())
     return Exported(Path(path), size, dense, traced.network.connectivity, different)
 
 
-def check_options(format: str, values: str | None, pooling: str) -> None:
-    """Raise for an unknown format, or for an option that the format does not have.
+def check_options(
+    format: str, values: str | None, pooling: str, path: str | Path | None = None
+) -> None:
+    """Raise for an unknown format, or for an option or a file name that the format does not have.
 
     Raises:
         SpikewireError: naming the option and what is allowed.
@@ -117,6 +125,8 @@ def check_options(format: str, values: str | None, pooling: str) -> None:
         check_word("values", values, VALUES[format])
     check(values in (None, "fp32") or format in VALUES, "values", values, f"fp32 for {format}")
     check(pooling == "conv" or format == "nir", "pooling", pooling, f"omitted for {format}")
+    other = SUFFIXES.get(Path(path or "").suffix, format)
+    check(other == format, "format", format, f"{other!r} for a file named {path}")
 
 
 def compile(
@@ -185,14 +195,11 @@ def compare_spikes(traced: Trace, runtime: Runtime) -> float:
 
 
 def write_network(network: Network, path: Path, format: str, *, values: str, pooling: str) -> int:
-    """Write a network in one of `FORMATS`; return the size in bytes."""
+    """Write a network in one of `FORMATS` but C; return the size in bytes."""
     if format == "packed":
         return packed.write(network, path, values)
     if format == "nir":
         return nir.write(network, path, pooling)
-    if format == "c":
-        c.write(network, path, values)
-        return path.stat().st_size
     coo.write(network, path)
     return sum(file.stat().st_size for file in path.iterdir())
 

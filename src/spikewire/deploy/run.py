@@ -94,7 +94,7 @@ def export_run(
         >>> exported.accuracy_after - exported.accuracy_before
         -0.0004
     """
-    check_options(format, values, pooling)
+    check_options(format, values, pooling, out)
     check(check_images >= 0, "check_images", check_images, "at least 0")
     flags = {"data_dir": data_dir, "model": model, "dataset": dataset}
     trained, config, data = _open_run(run, flags)

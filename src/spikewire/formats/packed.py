@@ -107,7 +107,17 @@ def read(path: str | Path) -> Network:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError,
             OverflowError, AttributeError) as error:  # fmt: skip
         reason = " ".join((str(error) or type(error).__name__).split())[:80]
-        raise SpikewireError(f"{path}: is not a complete packed file ({reason})") from None
+        nir = "; spikewire.from_nir reads NIR files" if is_hdf5(path) else ""
+        raise SpikewireError(f"{path}: is not a complete packed file ({reason}){nir}") from None
+
+
+def is_hdf5(path: str | Path) -> bool:
+    """Return whether a file begins as HDF5 does, which NIR files are."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(4) == b"\x89HDF"
+    except OSError:
+        return False
 
 
 def checksum(network: str, arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -62,7 +62,8 @@ class PrunerCallback(pl.Callback):
             SpikewireError: if the number of steps is unknown, the checkpoint is of a finished run,
                 or the method cannot be attached.
         """
-        steps = self.total_steps or trainer.estimated_stepping_batches
+        given = self.total_steps
+        steps: Any = trainer.estimated_stepping_batches if given is None else given
         if steps == math.inf:
             raise SpikewireError(
                 "total_steps: the trainer has no last step; give it max_steps or max_epochs, or "
@@ -70,11 +71,14 @@ class PrunerCallback(pl.Callback):
             )
         saved, self._saved = self._saved, None
         if saved is not None and "pruner" not in saved:
-            raise SpikewireError("ckpt_path: the checkpoint was saved after the pruner finished")
+            raise SpikewireError(
+                "ckpt_path: the checkpoint was saved after the pruner finished; load its weights "
+                "into the module and start another fit"
+            )
         self.pruner = self.method.attach(
             pl_module,
             *trainer.optimizers,
-            total_steps=int(steps),
+            total_steps=int(steps) if given is None else steps,
             targets=self.targets,
             seed=self.seed,
         )

@@ -74,7 +74,7 @@ class PrunerCallback(TrainerCallback):
         self.pruner = self.method.attach(
             kwargs["model"],
             kwargs["optimizer"],
-            total_steps=self.total_steps or state.max_steps,
+            total_steps=state.max_steps if self.total_steps is None else self.total_steps,
             targets=self.targets,
             seed=self.seed,
         )

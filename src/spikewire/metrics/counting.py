@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spikewire.errors import SpikewireError, check
+from spikewire.errors import SpikewireError, check, check_word
 from spikewire.metrics.links import (
     Synapses,
     count_activity,
@@ -24,6 +24,8 @@ from spikewire.nn.calls import Calls, keeps_state, over_time
 from spikewire.nn.names import unwrap
 from spikewire.nn.synapses import NORMS, is_spiking, synaptic_layers
 from spikewire.pruning.warn import warn_caller
+
+MODULE = "a torch module; for a Runtime call its count_operations(images)"
 
 
 def measure(
@@ -64,14 +66,16 @@ def measure(
         Costs per layer, firing rates and totals.
 
     Raises:
-        SpikewireError: The model has no convolution or linear layer, a mask has the wrong shape,
-            `batch` is empty, the model does not allow counting synapses, or it keeps no state
-            between the calls of `time_steps`.
+        SpikewireError: The model has no convolution or linear layer, a mask has the wrong shape or
+            the name of no parameter, `batch` is empty, the model does not allow counting synapses,
+            or it keeps no state between the calls of `time_steps`.
 
     Example:
         >>> found = spikewire.measure(model, images, masks=pruner.masks())
         >>> found.synops, found.synapses_reached, found.energy().compute
     """
+    check(isinstance(model, nn.Module), "model", type(model).__name__, MODULE)
+    check(isinstance(masks, Mapping | None), "masks", type(masks).__name__, "a mapping from names")
     model = unwrap(model)  # the hooks count in the modules themselves, by their own names
     layers = synaptic_layers(model)
     check(bool(layers), "model", type(model).__name__, "one with conv or linear layers")
@@ -102,8 +106,14 @@ def measure(
 
 
 def _masks_of_all_names(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the masks, also under the other names of tied weights."""
+    """Return the masks, also under the other names of tied weights.
+
+    Raises:
+        SpikewireError: A mask has the name of no parameter.
+    """
     named = list(model.named_parameters(remove_duplicate=False))
+    for name in masks:
+        check_word("masks", name, [known for known, _ in named])
     found = {parameter: masks[name] for name, parameter in named if name in masks}
     tied = {name: found[parameter] for name, parameter in named if parameter in found}
     return {**tied, **masks}
@@ -158,6 +168,7 @@ def _inputs(batch: Tensor | Iterable[Any]) -> Iterator[Tensor]:
     for item in [batch] if isinstance(batch, Tensor) else batch:
         x = item[0] if isinstance(item, tuple | list) else item
         check(isinstance(x, Tensor), "batch", type(x).__name__, "a tensor, or batches of tensors")
+        check(x.numel() > 0, "batch", tuple(x.shape), "at least one sample")
         yield x
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from spikewire.errors import SpikewireError
+from spikewire.errors import SpikewireError, check
 from spikewire.nn.layers import Dropout, Spiking
 from spikewire.nn.neurons import Neuron
 from spikewire.nn.recurrent import Recurrent
@@ -51,6 +51,7 @@ def scale_to_fire_(model: Spiking, images: Tensor) -> None:
         >>> model = spikewire.build("digits-mlp")
         >>> scale_to_fire_(model, torch.rand(64, 1, 8, 8))
     """
+    check(isinstance(model, Spiking), "model", type(model).__name__, "a network of spikewire")
     x = images if model.temporal else images.unsqueeze(0)
     with _batch_statistics(model):
         for (name, layer), (_, neuron) in pairwise(model.named_children()):

@@ -149,7 +149,8 @@ def warn_of_silence(step: int, layers: Sequence[Layer]) -> None:
     if silent:
         logging.getLogger("spikewire").warning(
             "%s: the gradient is 0 at step %d: no spike reaches it, or the loss does not depend on "
-            "it; spikewire.scale_to_fire_(model, images) before training makes neurons fire",
+            "it; larger first weights make neurons fire (spikewire.scale_to_fire_ sets them in "
+            "networks of spikewire)",
             ", ".join(silent),
             step,
         )

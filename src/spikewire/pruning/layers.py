@@ -113,6 +113,8 @@ def _choose(
     model: nn.Module, parameters: Mapping[str, nn.Parameter], targets: Targets
 ) -> dict[str, float | None]:
     """Map the name of each target to its own connectivity, None where it has none."""
+    what = "a predicate, a name or glob, a list of these, or a mapping to connectivities"
+    check(not isinstance(targets, nn.Module), "targets", type(targets).__name__, what)
     rule = targets if callable(targets) else prunable
     fit = [
         f"{name}.weight" if name else "weight"

@@ -89,7 +89,7 @@ def write(
 
 
 def save_figures(
-    plots: Iterable[Plot],
+    plots: Iterable[Plot | None],
     out: str | Path,
     *,
     width: float | None = None,
@@ -98,7 +98,8 @@ def save_figures(
     """Write figures as SVG, PNG and PDF; SVG and PNG also in a dark version.
 
     Args:
-        plots: Figures, as returned by `plot_all` or `plot_paper`.
+        plots: Figures, as returned by `plot_all` or `plot_paper`; None, as a plot returns without
+            data, is left out.
         out: The folder; it is created if necessary. Files are named after `Plot.key`.
         width: Width in inches, such as 3.3 for one column of a paper; None: 5.4.
         kinds: Which of ``"svg"``, ``"png"`` and ``"pdf"`` to write.
@@ -116,7 +117,7 @@ def save_figures(
     written = []
     with io_errors(folder):
         make_folder(folder)
-        for plot in plots:
+        for plot in filter(None, plots):
             for theme, suffix, kind in FILES:
                 if kind in kinds:
                     path = folder / f"{plot.key}{suffix}.{kind}"

@@ -225,11 +225,11 @@ def _noted(problems: list[str], name: str = "") -> Iterator[None]:
         problems.append(f"{name}: is damaged ({error})")
 
 
-def find(paths: Iterable[str | Path]) -> list[Run]:
+def find(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     """Read all runs at or below the given paths.
 
     Args:
-        paths: Run directories, or folders that contain them, up to three levels deep.
+        paths: Run directories, or folders that contain them, up to three levels deep; one or many.
 
     Returns:
         The runs in the order of `paths`, by name within each; a run found twice is listed once.
@@ -241,7 +241,7 @@ def find(paths: Iterable[str | Path]) -> list[Run]:
         >>> runs = find(["runs"])
     """
     found: dict[Path, None] = {}
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         here = _directories(path, SEARCH_DEPTH)
         if not path.exists():
             raise SpikewireError(f"{path}: does not exist")

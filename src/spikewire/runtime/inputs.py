@@ -79,14 +79,15 @@ def read_test_part(
     """Return the test images of a data set, as `read_images` does, and their labels."""
     data, network = datasets.load(name, data_dir), runtime.network
     sizes = ", ".join(map(str, network.input_shape))
+    kind = "images" if len(network.input_shape) == 3 else "inputs"
     if data.temporal:
         frames = data.at(network.time_steps).test_images
         fits = frames.shape[2:] == network.input_shape
-        check(fits, "input", name, f"a data set of frames of [{sizes}]")
+        check(fits, "input", name, f"a data set of {kind} of [{sizes}], as the network has")
         return frames.float(), data.test_labels
     images = resize_images(data.test_images, network.input_shape) if resize else data.test_images
     fits = images.shape[1:] == network.input_shape
-    what = f"a data set of images of [{sizes}]{_resizable(network.input_shape)}"
+    what = f"a data set of {kind} of [{sizes}]{_resizable(network.input_shape)}"
     check(fits, "input", name, what)
     constants = (network.mean, network.std) if network.mean else (data.mean, data.std)
     return normalise(images, *constants), data.test_labels
