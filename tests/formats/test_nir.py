@@ -456,3 +456,9 @@ def test_synaptic_currents_that_nir_does_not_have_are_refused(tmp_path):
     refused(lambda: from_nir(graph))
     graph.nodes["layers.1_neuron"].tau_syn[:] = np.arange(20) + 1
     refused(lambda: from_nir(graph), "layers.1_neuron: tau_syn", "the same for all neurons")
+
+
+def test_groups_are_refused_in_one_line():
+    layers = {"conv": nn.Conv2d(2, 4, 3, groups=2), "lif": LIF(), "flatten": nn.Flatten()}
+    model = Spiking(layers | {"fc": nn.Linear(144, 3)}, input_shape=(2, 8, 8)).eval()
+    refused(lambda: to_nir(trace_model(model)), "cannot be written as NIR", "groups")

@@ -241,3 +241,21 @@ def test_layers_that_are_in_no_format_are_refused_by_name(layer):
     model = nn.Sequential(nn.Linear(3, 4), LIF(), layer)
     model.append(LIF())
     refused(lambda: trace_model(model, torch.rand(6, 2, 3)), "2:")
+
+
+def test_data_over_time_of_one_time_step():
+    layers = {"fc": nn.Linear(6, 4), "lif": LIF(), "out": nn.Linear(4, 3)}
+    model = Spiking(layers, input_shape=(6,), temporal=True).eval()
+    frames = 3 * torch.rand(1, 5, 6)
+    network = trace_model(model, frames)
+    assert network.input_shape == (6,)
+    torch.testing.assert_close(Runtime(network, exact=True).run_frames(frames), model(frames))
+
+
+def test_a_compiled_part_of_a_model_is_recorded_as_it_is():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), LIF(), nn.Linear(4, 3))
+    net = Spiking({"body": model[1], "lif": model[2], "out": model[3]}, input_shape=(6,)).eval()
+    expected = trace_model(net)
+    net.compile()
+    found = trace_model(net)
+    assert [stage.name for stage in found.stages] == [stage.name for stage in expected.stages]

@@ -1,11 +1,13 @@
 """Groups of hidden neurons: which layers write to them and which read from them."""
 
+import pytest
 import torch
 from torch import nn
 
 from spikewire import Similarity
+from spikewire.errors import SpikewireError
 from spikewire.nn.models import build
-from spikewire.pruning import Neurons, SpikeTrains
+from spikewire.pruning import Neurons, SpikeTrains, trains
 
 
 def groups(model: nn.Module, *images: torch.Tensor, targets="*") -> list[tuple]:
@@ -89,3 +91,25 @@ def test_dropping_and_merging_change_rows_and_columns_of_one_neuron():
     expected = before.clone()
     expected[:, :4] += 0.5 * before[:, 8:]
     torch.testing.assert_close(fc.weight.detach(), expected)
+
+
+@pytest.mark.parametrize("side", [3, 5, 7, 9])
+@pytest.mark.parametrize(("batch", "steps"), [(64, 8), (128, 4), (100, 5), (256, 2)])
+def test_frames_are_of_all_positions_of_a_map(side, batch, steps):
+    """A spacing that is a multiple of the positions would see one corner of the map only."""
+    position = torch.arange(float(side * side)).view(1, 1, side, side)
+    maps = position.expand(batch * steps, 2, side, side)
+    assert len(trains.frames(maps, 2)[:, 0].unique()) == side * side
+
+
+def test_a_state_of_before_the_selection_is_refused_after_it():
+    model = build("digits-mlp", hidden=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pruner = Similarity(neurons=0.5, ramp=0.5).attach(model, optimizer, total_steps=4)
+    early = pruner.state_dict()
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.rand(8, 1, 8, 8)).sum().backward()
+        optimizer.step()
+    with pytest.raises(SpikewireError, match="similarity: the state is of a step before"):
+        pruner.load_state_dict(early)

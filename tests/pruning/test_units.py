@@ -960,3 +960,24 @@ def test_a_model_compiled_and_run_before_attach_is_named_as_the_cause_of_a_misse
     optimizer.step()
     with pytest.warns(UserWarning, match=r"no layer was seen \(call attach\(\) before"):
         pruner.finish()
+
+
+@pytest.mark.parametrize("method", [Budget(synapses=0.2), Magnitude(synapses=0.2)])
+def test_going_back_to_the_first_step_keeps_the_costs_that_were_found(method):
+    """A state of before the first forward pass has a cost of 1 for every weight."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    pruner = method.attach(model, optimizer, total_steps=40)
+    first = [x.state_dict() for x in (model, optimizer, pruner)]
+    first = copy.deepcopy(first)
+    for _ in range(2):
+        for _ in range(40):
+            optimizer.zero_grad()
+            model(torch.rand(4, 1, 8, 8)).square().mean().backward()
+            optimizer.step()
+        masks = pruner.masks()
+        kept = 36 * int(masks["0.weight"].sum()) + int(masks["3.weight"].sum())
+        assert kept / (36 * 72 + 1152) == pytest.approx(0.2, abs=0.01)
+        for part, state in zip((model, optimizer, pruner), first, strict=True):
+            part.load_state_dict(copy.deepcopy(state))

@@ -287,6 +287,7 @@ def test_a_c_file_of_own_data_has_one_sample_as_test_vector(files, need, data):
         ({"dataset": "csv:x"}, ("unknown 'csv:x'", "npz:FILE", "FILE.py:FUNCTION")),
         ({"model": "npz:x"}, ("model: unknown 'npz:x'",)),
         ({"model": "snn.py:build", "init": "firing"}, ("init: 'firing'",)),
+        ({"model": "snn.py:build", "early_time_steps": "2"}, ("early_time_steps: (2,)", "Spiking")),
         ({"dataset": "own_data.py:load", "augment": "flip"}, ("augment", "no images")),
         ({"dataset": "own_data.py:load", "centre": "0.1"}, ("centre: 0.1",)),
         (

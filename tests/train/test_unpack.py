@@ -13,7 +13,8 @@ from spikewire.formats import packed
 from spikewire.formats.trace import trace_model
 from spikewire.nn.batchnorm import per_step
 from spikewire.nn.layers import Spiking
-from spikewire.nn.neurons import LIF
+from spikewire.nn.models import build
+from spikewire.nn.neurons import LIF, PLIF
 from spikewire.runtime import Runtime
 from spikewire.train.loop import fit
 from spikewire.train.unpack import load_packed_
@@ -179,3 +180,32 @@ def test_what_cannot_be_started_from_is_one_line(field, tmp_path):
         (str(tmp_path / "none"), "does not exist"),
     ):
         refused(lambda path=path: fit(settings(**{field: path})), field, words)
+
+
+def test_learnt_time_constants_are_read_from_the_file(tmp_path):
+    torch.manual_seed(0)
+    options = {"neuron": "plif", "time_steps": 3, "tau": 2.5}
+    model = build("digits-mlp", **options)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, PLIF):
+                module.w.add_(0.3)
+    path = tmp_path / "net.packed.safetensors"
+    packed.write(trace_model(model.eval()), path)
+    other = build("digits-mlp", **options)
+    load_packed_(other, str(path), data_of(model))
+    learnt, found = ([x.tau for x in m.modules() if isinstance(x, PLIF)] for m in (model, other))
+    assert learnt == pytest.approx(found)
+    assert learnt[0] != pytest.approx(2.5)
+
+
+def test_batchnorm_without_a_weight_is_refused(tmp_path):
+    def make():
+        layers = {"conv": nn.Conv2d(1, 3, 3), "bn": nn.BatchNorm2d(3, affine=False), "lif": LIF()}
+        head = {"flatten": nn.Flatten(), "fc": nn.Linear(108, 4)}
+        return Spiking(layers | head, time_steps=3, input_shape=(1, 8, 8)).eval()
+
+    path = tmp_path / "net.packed.safetensors"
+    packed.write(trace_model(make()), path)
+    model = make()
+    refused(lambda: load_packed_(model, str(path), data_of(model)), "conv: the BatchNorm", "affine")

@@ -54,7 +54,14 @@ def to_nir(network: Network, pooling: str = "conv", dt: float = DT) -> Any:
         nodes[name] = node
         edges += [(source or before[-1], name) for source in sources]
         before.append(name)
-    return nir.NIRGraph(nodes=nodes, edges=edges)
+    try:
+        return nir.NIRGraph(nodes=nodes, edges=edges)
+    except ValueError as error:  # its check of types does not know groups and kernels of two sides
+        reason = " ".join(str(error).split())[:80]
+        raise SpikewireError(
+            f"layers: cannot be written as NIR ({reason}); the nir package checks convolutions as "
+            "if all had square kernels and no groups"
+        ) from None
 
 
 def write(network: Network, path: str | Path, pooling: str = "conv", dt: float = DT) -> int:
@@ -159,7 +166,7 @@ def _make_neuron(nir: Any, stage: Stage, shape: Shape, dt: float) -> Any:
 
     neuron = stage.neuron
     assert neuron is not None
-    hard = "hard for NIR; train with --reset hard"
+    hard = "hard for NIR; train with --reset hard, in snnTorch with reset_mechanism='zero'"
     check(neuron.reset == "hard", f"{stage.name}: reset", neuron.reset, hard)
     threshold = neuron.fires_at if neuron.strict else neuron.threshold
     limits = {"v_threshold": fill(threshold), "v_reset": fill(neuron.rest)}

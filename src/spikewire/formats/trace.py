@@ -95,7 +95,7 @@ def trace(
     check(not rule, "model", type(model).__name__, "one that learns by a gradient")
     image = _make_example(model, example)
     tracer = Tracer(model, image)
-    with _evaluation(model), torch.no_grad(), tracer.hooks():
+    with _evaluation(model), torch.no_grad(), tracer.hooks(), _eager():
         output = model(image)
     _warn_of_branches(tracer)
     found = _find_outputs(tracer, output)
@@ -112,6 +112,11 @@ def trace(
     network = _make_network(stages, shape, time_steps, fields)
     spikes = {stages[new].name: _stack(tracer, old) for old, new in numbers.items()}
     return Trace(network, frames.cpu(), is_static, spikes)
+
+
+def _eager() -> Any:
+    """Return a context in which modules that were compiled run as they are."""
+    return torch.compiler.set_stance("force_eager")
 
 
 def _make_example(model: nn.Module, example: Tensor | None) -> Tensor:
@@ -197,7 +202,7 @@ def _repeat_(tracer: Tracer, image: Tensor, time_steps: int) -> int:
     for spikes in tracer.spikes:
         spikes.clear()
     state: tuple[Any, ...] = ()
-    with _evaluation(tracer.model), torch.no_grad(), tracer.hooks():
+    with _evaluation(tracer.model), torch.no_grad(), tracer.hooks(), _eager():
         for step in range(1, time_steps + 1):
             tracer.store(image, Spikes((Source(IMAGE),)))
             output = tracer.model(image, *state)
@@ -220,6 +225,8 @@ def _check_steps(tracer: Tracer, steps: int, given: int | None) -> int:
 
 def _find_frames(tracer: Tracer, image: Tensor, steps: int) -> tuple[Tensor, bool]:
     """Return the image with time first, or as it is where it has no time dimension."""
+    if getattr(tracer.model, "temporal", False):
+        return image, False
     static = tracer.expanded
     if not static and tracer.indexed == 1:
         return image.transpose(0, 1), False

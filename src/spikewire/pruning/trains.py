@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from spikewire.errors import SpikewireError
 from spikewire.nn.synapses import SYNAPTIC
 from spikewire.pruning.costs.meter import Meter
+from spikewire.pruning.costs.spacing import evenly_spaced
 from spikewire.pruning.hooks import ForwardHooks, Named
 from spikewire.pruning.layers import Layer
 from spikewire.pruning.neurons import Flow, Neurons
@@ -89,7 +91,8 @@ class SpikeTrains(Meter):
         if name not in self.pending:
             return 0.0
         rows = torch.cat(self.pending[name])
-        rows = some(rows.unflatten(1, (group.size, -1)).transpose(1, 2).flatten(0, 1)).float()
+        rows = rows.unflatten(1, (group.size, -1)).transpose(1, 2).flatten(0, 1)
+        rows = evenly_spaced(rows, ROWS).float()
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
         return (rows.T @ rows).double()
 
@@ -100,20 +103,24 @@ class SpikeTrains(Meter):
         return memory[source.name]
 
     def resume(self) -> None:
-        """Remove the hooks where nothing is to be counted any more."""
+        """Remove the hooks where nothing is to be counted any more.
+
+        Raises:
+            SpikewireError: if the pruner has gone back to a step where something is.
+        """
         if self.pruner.progress >= self.until:
             self.remove()
-
-
-def some(rows: Tensor) -> Tensor:
-    """Return up to 512 rows, evenly spaced by an odd number, so that images do not repeat."""
-    return rows[:: len(rows) // ROWS | 1] if len(rows) > ROWS else rows
+        elif not self.hooks.handles:
+            raise SpikewireError(
+                f"{self.pruner.method.name}: the state is of a step before the neurons were "
+                "selected; detach() and attach() again, then load it"
+            )
 
 
 def frames(inputs: Tensor, kernel: int) -> Tensor:
     """Return rows of a layer's input: of channels one per position, else of all inputs."""
     channels = inputs.detach().movedim(-1 - kernel, -1) if kernel > 0 else inputs.detach()
-    return some(channels.reshape(-1, channels.shape[-1]))
+    return evenly_spaced(channels.reshape(-1, channels.shape[-1]), ROWS)
 
 
 class Correlation(NamedTuple):

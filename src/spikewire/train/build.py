@@ -106,7 +106,9 @@ def _own_model(config: Config, data: AnyDataset) -> nn.Module:
         classes=len(data.classes),
         time_steps=config.time_steps,
     )
-    kind = type(found).__name__
+    early, kind = config.early_time_steps, type(found).__name__
+    fits = isinstance(found, Spiking) or not any(early)
+    check(fits, "early_time_steps", early, "0 for a network that is no spikewire.nn.Spiking")
     what = f"model: what {config.model} returns"
     check(isinstance(found, nn.Module), what, kind, "a module")
     check(bool(list(found.parameters())), what, kind, "a module with parameters")

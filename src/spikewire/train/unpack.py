@@ -25,6 +25,7 @@ from spikewire.formats.network import Network, Stage
 from spikewire.formats.trace import trace_model
 from spikewire.metrics.counting import preserve_state
 from spikewire.nn.layers import Spiking
+from spikewire.nn.neurons import PLIF, Neuron
 from spikewire.nn.synapses import SYNAPTIC
 from spikewire.zoo.cards import PREFIX
 
@@ -57,6 +58,7 @@ def load_packed_(
     _require_same_inputs(network, data, path)
     example = _example(model, data)
     norms = _norms(model, example)
+    _write_time_constants_(model, network, example)
     modules = dict(model.named_modules())
     for stage in network.stages:
         _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
@@ -103,6 +105,21 @@ def _norms(model: nn.Module, images: Tensor) -> dict[str, Norm]:
     return found
 
 
+def _write_time_constants_(model: nn.Module, network: Network, example: Tensor) -> None:
+    """Write the learnt time constants of neurons, which are called in the order of the stages."""
+    called: list[nn.Module] = []
+    with preserve_state(model):
+        for module in model.modules():
+            if isinstance(module, Neuron):
+                module.register_forward_hook(lambda module, *_: called.append(module))
+        model(example)
+    stages = [stage for stage in network.stages if stage.neuron is not None]
+    for module, stage in zip(called, stages, strict=False):
+        tau = stage.neuron and stage.neuron.tau
+        if isinstance(module, PLIF) and tau is not None and tau > 1:
+            module.tau = tau
+
+
 def _write_(
     module: nn.Module | None,
     norm: Norm | None,
@@ -123,6 +140,11 @@ def _write_(
     if not isinstance(module, SYNAPTIC) or shape != stage.shape:
         here = shape or "no such layer"
         raise SpikewireError(f"{path}: {stage.name} has shape {stage.shape}; here: {here}")
+    if norm is not None and norm.weight is None:
+        raise SpikewireError(
+            f"{path}: {stage.name}: the BatchNorm behind it has no weight (affine=False), so what "
+            "the file has folded into the layer cannot be taken out again"
+        )
     module.weight.copy_(torch.from_numpy(stage.to_dense()) / factors[0])
     bias = torch.from_numpy(stage.bias) / factors[1]
     if module.bias is not None:
@@ -197,6 +219,10 @@ def _require_same_network(network: Network, model: nn.Module, example: Tensor, p
                     stored, here, ARRAYS[field.name], 1e-4 if field.name == "bias" else 0.0
                 )
                 detail = "" if same else "other than in the network"
+            elif field.name == "neuron" and stored and here and stored.tau and here.tau:
+                near = np.isclose(stored.tau, here.tau, 1e-5)  # one that is learnt is rounded
+                same = near and stored._replace(tau=here.tau) == here
+                detail = f"{stored}; here: {here}"
             else:
                 same, detail = stored == here, f"{stored}; here: {here}"
             if not same:

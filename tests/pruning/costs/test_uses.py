@@ -14,7 +14,7 @@ from spikewire.pruning.layers import find_layers
 def counted(model, *shape):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     layers, _ = find_layers(model, [optimizer], lambda name, module: True)
-    uses = UseCounter(SimpleNamespace(model=model, layers=layers))
+    uses = UseCounter(SimpleNamespace(model=model, layers=layers, memory={}))
     if shape:
         model(torch.randn(shape))
     uses.update_costs_(layers)

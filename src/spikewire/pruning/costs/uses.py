@@ -44,6 +44,7 @@ class OnePass(Meter):
     def __init__(self, pruner: "Pruner") -> None:
         super().__init__(pruner)
         model, self.calls = self.pruner.model, Calls()
+        self.found_before: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
         assert model is not None
         neurons = {name: module for name, module in model.named_modules() if is_spiking(module)}
         fired = ForwardHooks(neurons, [*map(Named, neurons)], self._fire)
@@ -56,9 +57,25 @@ class OnePass(Meter):
         return not self.hooks.handles
 
     def resume(self) -> None:
-        """Take the costs from the saved state: the first step of the run has found them."""
+        """Take the costs from the saved state: the first step of the run has found them.
+
+        A state of before that step does not have them; those found since are kept.
+        """
         if self.pruner.step:
             self.remove()
+        elif self.found_before is not None:
+            costs, memory = self.found_before
+            for layer in self.layers:
+                layer.state["cost"].copy_(costs[layer.name])
+            self.pruner.memory |= {key: value.clone() for key, value in memory.items()}
+
+    def remove(self) -> None:
+        """Remove the hooks and remember what was found."""
+        super().remove()
+        if all("cost" in layer.state for layer in self.layers):
+            costs = {layer.name: layer.state["cost"].clone() for layer in self.layers}
+            memory = {key: value.clone() for key, value in self.pruner.memory.items()}
+            self.found_before = costs, memory
 
     def _fire(self, layer: Named, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
         if not in_backward():
