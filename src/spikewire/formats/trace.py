@@ -6,7 +6,7 @@ They run one time step per call or all of them, and may loop over time themselve
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ def trace(
     check(not rule, "model", type(model).__name__, "one that learns by a gradient")
     image = _make_example(model, example)
     tracer = Tracer(model, image)
-    with _evaluation(model), torch.no_grad(), tracer.hooks(), _eager():
+    with _evaluation(model), torch.no_grad(), tracer.hooks(), _eager(model):
         output = model(image)
     _warn_of_branches(tracer)
     found = _find_outputs(tracer, output)
@@ -114,9 +114,12 @@ def trace(
     return Trace(network, frames.cpu(), is_static, spikes)
 
 
-def _eager() -> Any:
+def _eager(model: nn.Module) -> Any:
     """Return a context in which modules that were compiled run as they are."""
-    return torch.compiler.set_stance("force_eager")
+    own = (vars(module) for module in model.modules())
+    if any(x.get("_compiled_call_impl") or "_orig_mod" in x.get("_modules", {}) for x in own):
+        return torch.compiler.set_stance("force_eager")  # imports a compiler, which takes seconds
+    return nullcontext()
 
 
 def _make_example(model: nn.Module, example: Tensor | None) -> Tensor:
@@ -202,7 +205,7 @@ def _repeat_(tracer: Tracer, image: Tensor, time_steps: int) -> int:
     for spikes in tracer.spikes:
         spikes.clear()
     state: tuple[Any, ...] = ()
-    with _evaluation(tracer.model), torch.no_grad(), tracer.hooks(), _eager():
+    with _evaluation(tracer.model), torch.no_grad(), tracer.hooks(), _eager(tracer.model):
         for step in range(1, time_steps + 1):
             tracer.store(image, Spikes((Source(IMAGE),)))
             output = tracer.model(image, *state)

@@ -32,6 +32,7 @@ from spikewire.formats.values import (
     feed_layer,
     normalise,
 )
+from spikewire.nn.names import named_modules
 
 READS = {"__bool__", "__float__", "__int__", "__index__", "item", "tolist"}  # values, for Python
 
@@ -88,7 +89,7 @@ class Tracer(TorchFunctionMode):
         """Watch all modules of the model."""
         handles = []
         try:
-            for name, module in self.model.named_modules():
+            for name, module in named_modules(self.model):
                 kind = read_kind(module)
                 call = read_neuron(name, module) if kind is None else None
                 known = kind is not None or call is not None
