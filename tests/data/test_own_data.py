@@ -246,3 +246,10 @@ def test_grey_images_without_channels_get_a_hint(tmp_path):
     images = {"train_x": np.zeros((8, 28, 28), "uint8"), "test_x": np.zeros((4, 28, 28), "uint8")}
     found = archive(tmp_path / "a.npz", **images)
     refused(lambda: found.at(8), "time_steps: 8", "28", "[count, channels, height, width]")
+
+
+@pytest.mark.parametrize(("shape", "warns"), [((28, 28, 3), True), ((3, 28, 28), False)])
+def test_pictures_with_their_channels_last_are_named_in_a_warning(tmp_path, caplog, shape, warns):
+    parts = {f"{part}_x": np.zeros((8, *shape), "uint8") for part in ("train", "test")}
+    archive(tmp_path / "a.npz", **parts, test_y=np.arange(8) % 2)
+    assert ("[28, 28, 3] are read as [channels, height, width]" in caplog.text) == warns

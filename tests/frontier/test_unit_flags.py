@@ -113,3 +113,10 @@ def test_what_cannot_be_is_refused_in_one_line(call, words, said):
     assert code == 2
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_the_directory_of_a_run_is_no_place_for_a_frontier(call, tmp_path):
+    (tmp_path / "config.toml").write_text('dataset = "digits"\n')
+    code, _, error = call("frontier", "--epochs", "1", "--out", tmp_path, "--dry-run")
+    assert code == 2
+    assert "a folder of runs, not the directory of one" in error

@@ -45,6 +45,7 @@ def frontier(arguments: Sequence[str]) -> None:
     preset, file, datasets = (given.pop(key) for key in ("preset", "config", "dataset"))
     from spikewire.frontier import missing, plan, prepare, run
     from spikewire.frontier.engines.slurm import Slurm
+    from spikewire.runs.rundir import RunDir
 
     with errors_name_flags(own):
         jobs = plan(
@@ -55,6 +56,7 @@ def frontier(arguments: Sequence[str]) -> None:
             unit,
         )
     out = Path(own["out"])
+    check(not RunDir(out).started, "--out", str(out), "a folder of runs, not the directory of one")
     tasks = prepare(jobs, out, preset=preset, file=file, flags=given, threads=engine.threads)
     if isinstance(engine, Slurm):
         collect = shlex.join(["spikewire", "frontier", *same])

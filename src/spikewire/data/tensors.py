@@ -10,6 +10,7 @@ shape of one sample                     meaning
 ======================================  ===========================================================
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from spikewire.data.dataset import Dataset
 from spikewire.errors import check
 
+CHANNELS = (1, 3, 4)  # of pictures: grey, colours, colours with transparency
 FORMS = "[features], [channels, height, width], [time, features] or [time, channels, height, width]"
 
 
@@ -66,6 +68,13 @@ def from_arrays(
         check(int(part.max()) < count, "dataset: label", int(part.max()), f"below {count}")
     temporal = is_temporal(shape)
     pixels = train.dtype == torch.uint8 and len(shape) == 3
+    if pixels and shape[-1] in CHANNELS and shape[0] not in CHANNELS:
+        logging.getLogger("spikewire").warning(
+            "dataset: samples of %s are read as [channels, height, width]; if %d is the number of "
+            "channels, move it to the front",
+            list(shape),
+            shape[-1],
+        )
     return Dataset(
         name=name,
         train_images=train,
