@@ -112,8 +112,9 @@ def _masks_of_all_names(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[s
         SpikewireError: A mask has the name of no parameter.
     """
     named = list(model.named_parameters(remove_duplicate=False))
+    known = [name for name, _ in named]
     for name in masks:
-        check_word("masks", name, [known for known, _ in named])
+        check_word("masks", name, known)
     found = {parameter: masks[name] for name, parameter in named if name in masks}
     tied = {name: found[parameter] for name, parameter in named if parameter in found}
     return {**tied, **masks}
