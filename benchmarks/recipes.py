@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from spikewire.config import resolve
 from spikewire.data import Batches, load
-from spikewire.data.augment import affine
+from spikewire.data.affine import affine
 from spikewire.errors import SpikewireError
 
 PRESET = resolve("mnist-budget-current")
