@@ -137,7 +137,7 @@ class Config:
     augment: tuple[str, ...] = setting(
         (),
         "list of crop:PX, shift:PX, flip, cutout:PX, affine:PX/DEGREES/SCALE/SHEAR, "
-        "random-affine:DEGREES/SHIFT/LOW/HIGH, cutmix, time-shift:STEPS",
+        "random-affine:DEGREES/SHIFT/LOW/HIGH, trivial, cutmix, time-shift:STEPS",
     )
     pixel_mean: tuple[float, ...] = setting(
         (),

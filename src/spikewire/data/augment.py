@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from spikewire.data.affine import affine, affine_nearest, draw_affine, draw_random_affine
 from spikewire.data.time_shift import draw_steps, time_shift
+from spikewire.data.trivial import draw_operations, trivial
 from spikewire.errors import SpikewireError, check, check_word
 
 Draw = Callable[[int, tuple[int, int], Generator], Tensor]
@@ -176,6 +177,9 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "crop": Augmentation(draw_shifts, shift, (4.0,), "crop or crop:PIXELS", _is_pixel_count),
     "shift": Augmentation(draw_shifts, shift, (1.0,), "shift or shift:PIXELS", _is_pixel_count),
     "flip": Augmentation(draw_flips, flip, (), "flip, without a magnitude", lambda: True),
+    "trivial": Augmentation(
+        draw_operations, trivial, (), "trivial, without a magnitude", lambda: True
+    ),
     "cutout": Augmentation(draw_boxes, cutout, (8.0,), "cutout or cutout:PIXELS", _is_pixel_count),
     "cutmix": Augmentation(
         draw_patches,
