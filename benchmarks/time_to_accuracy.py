@@ -43,6 +43,7 @@ from spikewire.zoo import card
 from spikewire.zoo.cards import PREFIX
 
 IN_ZOO = "0.0223"  # the point that the zoo has a network of
+STAGES = ("first-", "second-", "taught-")  # of points that share their target with another
 
 
 class Point(NamedTuple):
@@ -51,10 +52,10 @@ class Point(NamedTuple):
     target: float
     accuracy: float
     seconds: int
-    start: str | None = None  # the point whose network it starts from with --chain
+    start: str | None = None  # the point, or zoo:NAME, that it starts from with --chain
     flags: str = ""  # flags of a run that starts there
     unit: str = "connectivity"
-    stage: str = ""  # "first-" or "second-" where another run of the same target follows
+    stage: str = ""  # one of STAGES
 
     @property
     def label(self) -> str:
@@ -68,6 +69,15 @@ SMALL = f"{LATER} --augment crop:4,flip,cutout:8 --dropout 0.1"  # where capacit
 LAST = "--lr 5e-4 --early-time-steps 0 --early 0.8 --augment crop:4,flip,cutout:8 --dropout 0.1"
 TAUGHT = f"--epochs 30 {LAST} --teacher benchmarks/ann_teacher.py:cifar10 --teacher-weight 0.6"
 COSTS = "--balance 0.1 --price 0.2"  # where positions are counted: fewer weights of conv1
+PUPIL = "--teacher benchmarks/ann_teacher.py:cifar10 --teacher-weight 0.8"
+STRONG = f"{PUPIL} --augment crop:4,flip,trivial,cutmix --dropout 0.2"
+MEDIUM = f"{PUPIL} --augment crop:4,flip,trivial --dropout 0.1"
+LIGHT = f"{PUPIL} --augment crop:4,flip,cutout:8 --dropout 0.1"
+
+
+def taught(target: float, accuracy: float, start: str, flags: str) -> Point:
+    """Return a point in weights that a ReLU network teaches."""
+    return Point(target, accuracy, 1800, start, flags, stage="taught-")
 
 
 def of_synapses(target: float, accuracy: float, start: str, flags: str, stage: str = "") -> Point:
@@ -85,12 +95,50 @@ POINTS = (
     of_synapses(0.0116, 0.9205, "first-synapses-0.0116", f"--epochs 25 {LAST}", "second-"),
     of_synapses(0.0116, 0.9205, "second-synapses-0.0116", TAUGHT),
     of_synapses(0.0063, 0.9065, "first-synapses-0.0116", f"--epochs 34 --ramp 0.5 {SMALL}"),
+    taught(
+        0.0508,
+        0.9203,
+        "zoo:cifar10-2.23",
+        f"--epochs 76 --early-time-steps 2,4 --early 0.45,0.78 {STRONG}",
+    ),
+    taught(
+        0.0223,
+        0.9249,
+        "taught-0.0508",
+        f"--epochs 24 --ramp 0.4 --lr 1e-3 --early-time-steps 4 --early 0.6 {STRONG}",
+    ),
+    taught(
+        0.0099,
+        0.9106,
+        "taught-0.0223",
+        f"--epochs 26 --ramp 0.4 --lr 1e-3 --early-time-steps 4 --early 0.6 {MEDIUM}",
+    ),
+    taught(
+        0.00746,
+        0.9021,
+        "taught-0.0099",
+        f"--epochs 14 --ramp 0.4 --lr 1e-3 --early-time-steps 4 --early 0.5 {MEDIUM}",
+    ),
+    of_synapses(
+        0.054,
+        0.9249,
+        "zoo:cifar10-2.23",
+        f"--epochs 36 --ramp 0.5 --lr 1e-3 --early-time-steps 4 --early 0.65 {MEDIUM}",
+        "taught-",
+    ),
+    of_synapses(
+        0.0053,
+        0.9065,
+        "zoo:cifar10-synapses-1.16",
+        f"--epochs 36 --ramp 0.4 --lr 1e-3 --early-time-steps 4 --early 0.5 {LIGHT}",
+        "taught-",
+    ),
 )
 
 
 def run_path(runs: Path, label: str, seed: int) -> Path:
     """Return the run directory of a point."""
-    stage = next((word for word in ("first-", "second-") if label.startswith(word)), "")
+    stage = next((word for word in STAGES if label.startswith(word)), "")
     name = f"{stage}budget-{label.removeprefix(stage)}"
     return runs / (name + (f"-seed{seed}" if seed else ""))
 
@@ -110,8 +158,11 @@ def train(
     words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]
     if args.chain and point.start:
-        before = str(run_path(runs, point.start, seed))
-        start = f"{PREFIX}{args.zoo}" if args.zoo and point.start == IN_ZOO else before
+        start = str(run_path(runs, point.start, seed))
+        if point.start.startswith(PREFIX):
+            start = point.start
+        elif args.zoo and point.start == IN_ZOO:
+            start = f"{PREFIX}{args.zoo}"
         words += ["--start", start, "--first", first_fraction(start, point.unit, point.target)]
         words += point.flags.split()
     call([*words, *flags, "--out", str(run)], until)
@@ -252,7 +303,7 @@ def table(found: dict[str, tuple[dict[str, Any], Config]], rate: float | None) -
     """Print the results next to the published accuracy and the time limit."""
     print(f"{'run':30}{'accuracy':>10}{'connect.':>10}{'seconds':>9}{'target':>22}{'x SJ':>7}")
     for name, (row, config) in found.items():
-        targets = [p for p in POINTS if name.startswith(f"budget-{p.label}")]
+        targets = [p for p in POINTS if name.startswith(run_path(Path(), p.label, 0).name)]
         target = f"{targets[0].accuracy:.2%} in {targets[0].seconds} s" if targets else ""
         ratio = f"{peer_seconds(config, rate) / row['seconds_alone']:.2f}" if rate else ""
         print(
@@ -263,11 +314,11 @@ def table(found: dict[str, tuple[dict[str, Any], Config]], rate: float | None) -
 
 def summary(folder: Path) -> None:
     """Print mean and sample standard deviation per point over the JSON files of all seeds."""
-    head = f"{'point':>16}{'weights':>10}{'accuracy':>16}{'n':>3}{'reached':>10}{'alive':>10}"
+    head = f"{'point':>24}{'weights':>10}{'accuracy':>16}{'n':>3}{'reached':>10}{'alive':>10}"
     print(f"{head}{'SynOps':>10}{'seconds':>9}")
     for point in POINTS:
-        files = {*folder.glob(f"budget-{point.label}.json")}
-        files |= {*folder.glob(f"budget-{point.label}-seed*.json")}
+        name = run_path(folder, point.label, 0).name
+        files = {*folder.glob(f"{name}.json"), *folder.glob(f"{name}-seed*.json")}
         rows = [read_json(file, ("accuracy", "connectivity")) for file in sorted(files)]
         if rows:
             accuracies = [100 * row["accuracy"] for row in rows]
@@ -278,7 +329,7 @@ def summary(folder: Path) -> None:
             synops = fmean(row["measured"]["synops"] for row in whole) / 1e6
             seconds = fmean(row["seconds"] for row in whole)
             print(
-                f"{point.label:>16}{fmean(row['connectivity'] for row in rows):>10.3%}"
+                f"{point.label:>24}{fmean(row['connectivity'] for row in rows):>10.3%}"
                 f"{f'{fmean(accuracies):.2f}{spread}':>16}{len(rows):>3}"
                 f"{reached:>10}{alive:>10}{synops:>8.1f} M{seconds:>9.0f}"
             )

@@ -52,7 +52,25 @@ def test_a_point_starts_from_one_that_was_trained_before_it():
     labels = [point.label for point in time_to_accuracy.POINTS]
     assert len(set(labels)) == len(labels)
     starts = [(i, point.start) for i, point in enumerate(time_to_accuracy.POINTS) if point.start]
-    assert all(start in labels[:i] for i, start in starts)
+    assert all(start in labels[:i] or start.startswith("zoo:") for i, start in starts)
+
+
+def test_a_point_may_start_from_a_network_of_the_zoo(monkeypatch):
+    commands = []
+    monkeypatch.setattr(time_to_accuracy, "call", lambda words, until: commands.append(words))
+    args = Namespace(runs=Path("nowhere"), seed=0, chain=True, zoo="")
+    for point in time_to_accuracy.POINTS:
+        if point.start and point.start.startswith("zoo:"):
+            time_to_accuracy.train(point, args, [])
+    first, *_ = (" ".join(words) for words in commands)
+    assert "--connectivity 0.0508 --seed 0 --start zoo:cifar10-2.23 --first 0.0508" in first
+    assert all("benchmarks/ann_teacher.py:cifar10" in words for words in commands)
+
+
+def test_the_summary_has_every_point_that_was_run(capsys):
+    time_to_accuracy.summary(ROOT / "results" / "cifar10")
+    printed = capsys.readouterr().out.split()
+    assert {"0.0508", "first-synapses-0.0116", "second-synapses-0.0116"} <= {*printed}
 
 
 def test_every_run_of_a_target_has_a_directory_of_its_own():
