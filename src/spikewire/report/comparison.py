@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,9 +19,10 @@ from spikewire.report.style import FINE, Theme, style_of
 
 PANELS = {"connectivity": "weights, %", "synapses": "synapses, %"}
 BELOW, ABOVE = 3.0, 0.4  # points of accuracy that are shown below our lowest and above the highest
-INSIDE = 8  # lines that a legend inside the axes may have
-PANEL, LEGEND, HEIGHT, HIGH = 4.3, 2.6, 3.7, 4.8  # inches; high beside a legend outside
+PANEL, LEGEND, HIGH = 4.3, 2.6, 4.8  # inches
+BELOW_PANELS = {"loc": "outside lower center", "ncols": 3}  # the legend of several panels
 ARROW = 1.25  # factor of x
+THIRD = "s"  # marker of the third line of a method
 
 
 def plot_results(folder: str | Path) -> list[Plot]:
@@ -46,14 +48,17 @@ def plot_results(folder: str | Path) -> list[Plot]:
 def _plot(results: Sequence[Result]) -> Plot:
     dataset = results[0].dataset
     panels = [unit for unit in PANELS if _lines(results, unit) and published_in(unit, dataset)]
-    outside = len(_lines(results, panels[0])) + len(_published(results, panels[0])) >= INSIDE
+    beside = len(panels) == 1
 
     def draw(figure: Figure, theme: Theme) -> None:
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        entries: dict[str, Artist] = {}
         for axes, unit in zip(all_axes, panels, strict=True):
             _draw_panel(axes, results, unit, theme)
-            place = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
-            axes.legend(**(place if outside else {"loc": "lower right"}))
+            lines, labels = axes.get_legend_handles_labels()
+            entries |= dict(zip(labels, lines, strict=True))
+        place = {"loc": "outside right center"} if beside else BELOW_PANELS
+        figure.legend(entries.values(), entries.keys(), **place)
         all_axes[0].set_ylabel(f"test accuracy on {title_of(dataset)}, %")
 
     caption = (
@@ -62,13 +67,13 @@ def _plot(results: Sequence[Result]) -> Plot:
         "marks a bound: of synapses reached from the input, those on a path to the output are at "
         "least, and those present at most as many."
     )
-    size = (PANEL * len(panels) + LEGEND * outside, HIGH if outside else HEIGHT)
+    size = (PANEL * len(panels) + LEGEND * beside, HIGH)
     rows = [asdict(result) for result in results]
     return Plot(f"results-{dataset}", f"Results on {title_of(dataset)}", caption, draw, rows, size)
 
 
 def _lines(results: Sequence[Result], unit: str) -> dict[str, list[Result]]:
-    """Return our points per line.
+    """Return our points per line, the line with the highest accuracy first.
 
     A single point is left out if its method also has a line with targets in the same unit.
     """
@@ -80,11 +85,13 @@ def _lines(results: Sequence[Result], unit: str) -> dict[str, list[Result]]:
     for first, *rest in found.values():
         key = first.method, first.unit
         longest[key] = max(1 + len(rest), longest.get(key, 0))
-    return {
-        line: sorted(points, key=lambda point: getattr(point, unit))
-        for line, points in found.items()
+    lines = [
+        sorted(points, key=lambda point: getattr(point, unit))
+        for points in found.values()
         if len(points) > 1 or longest[points[0].method, points[0].unit] == 1
-    }
+    ]
+    lines.sort(key=lambda points: max(point.accuracy for point in points), reverse=True)
+    return {points[0].line: points for points in lines}
 
 
 def _published(results: Sequence[Result], unit: str) -> dict[str, Points]:
@@ -105,7 +112,7 @@ def _draw_panel(axes: Axes, results: Sequence[Result], unit: str, theme: Theme) 
     _draw_published(axes, results, unit, theme)
     drawn: list[str] = []
     for line, points in lines.items():
-        _draw_line(axes, line, points, unit, hollow=points[0].method in drawn)
+        _draw_line(axes, line, points, unit, before=drawn.count(points[0].method))
         drawn.append(points[0].method)
     dense = style_of("dense")
     axes.axhline(DENSE[dataset], color=dense.colour, lw=1, ls=dense.dash, label="dense, Grad R")
@@ -131,11 +138,16 @@ def _draw_published(axes: Axes, results: Sequence[Result], unit: str, theme: The
             _draw_bounds(axes, points, 1 / ARROW, theme.soft)
 
 
-def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, hollow: bool) -> None:
-    """Draw our results of one line, each with the deviation over its seeds."""
+def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, before: int) -> None:
+    """Draw our results of one line, each with the deviation over its seeds.
+
+    The first line of a method has filled markers, others hollow ones; `before` are drawn already.
+    """
     style = style_of(points[0].method)
     look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ms": 7}
+    hollow = before > 0
     look |= {"mfc": "none", "mew": 1, "ms": 9} if hollow else {}
+    look |= {"marker": THIRD, "ms": 7} if before > 1 else {}
     x, y = [getattr(point, unit) for point in points], [point.accuracy for point in points]
     dash = (FINE if hollow else style.dash) if len(points) > 1 else ""
     rule = ": Grad R's rule" if points[0].method == "gradr" else ""  # the recipe is ours
