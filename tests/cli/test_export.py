@@ -29,6 +29,35 @@ def file(finished, tmp_path):
     return export_run(finished, out=tmp_path / "x.safetensors", check_images=0).path
 
 
+def test_the_accuracy_on_training_images_is_that_of_the_images_that_a_run_would_hold_out(
+    finished, file, call, digits
+):
+    held = digits.hold_out(300)
+    runtime = load(file)
+    right = runtime(runtime.normalise(held.test_images)).mean(0).argmax(1) == held.test_labels
+    expected = f"{float(right.float().mean()):.2%}"
+    assert f"{evaluate_run(finished, train_images=300).accuracy:.2%}" == expected
+    assert f"{evaluate_run(finished).accuracy:.2%}" != expected
+    for words in (
+        ["eval", finished, "--train-images", "300"],
+        ["eval", file, "--train-images", "300"],
+        ["predict", file, "--input", "digits", "--train-images", "300"],
+    ):
+        code, out, _ = call(*words)
+        assert (code, expected in out) == (0, True)
+
+
+@pytest.mark.parametrize(("given", "allowed"), [("1437", "between 1 and 1436"), ("0", "1 or more")])
+def test_a_wrong_number_of_training_images_is_one_line(given, allowed, finished, file, call):
+    for name in (finished, file):
+        code, _, err = call("eval", name, "--train-images", given)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "--train-images: " in err
+        assert allowed in err
+    code, _, err = call("predict", file, "--input", "x.npy", "--train-images", "3")
+    assert (code, "unless the input is a data set" in err) == (2, True)
+
+
 def test_an_exported_run_predicts_with_the_accuracy_of_the_run(finished, tmp_path, call):
     file = tmp_path / "x.safetensors"
     code, out, _ = call("export", finished, "--values", "fp32", "--out", file)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from spikewire.runtime import Runtime
 
 
+TRAIN_IMAGES = "number of training images to use instead of the test set, the same ones every time"
+
+
 def predict(arguments: Sequence[str]) -> None:
     """Run a packed or NIR file on a .npy array, a picture or the test part of a data set."""
     given = make_predict_parser().read(arguments)
@@ -39,8 +42,16 @@ def predict(arguments: Sequence[str]) -> None:
             model = load(given["model"], time_steps=steps, **options)
     torch.set_num_threads(threads)  # for stages that are computed by dense torch
     source, folder = given["input"], given["data_dir"]
-    with errors_name_flags({"input": source, "time_steps": given["time_steps"]}):
-        images, labels = read_images(source, model, folder, resize=given["resize"])
+    few = given["train_images"]
+    named = {"input": source, "time_steps": given["time_steps"], "train_images": few}
+    with errors_name_flags(named):
+        images, labels = read_images(
+            source,
+            model,
+            folder,
+            resize=given["resize"],
+            train_images=0 if few is None else whole("--train-images", few),
+        )
     counted = given["count"]
     printed = labels is not None and not given["json"] and early_exit is None
     allowed = "left out with --json, --early-exit, pictures and arrays"
@@ -63,15 +74,17 @@ def is_packed(source: str) -> bool:
     return source.startswith("zoo:") or Path(source).is_file()
 
 
-def evaluate_packed(file: str, data_dir: str | None) -> None:
-    """Print the accuracy of a packed file on the test part of the data set it was trained on."""
+def evaluate_packed(file: str, data_dir: str | None, train_images: str | None) -> None:
+    """Print the accuracy of a packed file on the data set it was trained on."""
     from spikewire.data import DATASETS
     from spikewire.formats import packed
 
     name = packed.read(file).about.get("dataset")
     allowed = f"a packed file of one of {', '.join(DATASETS)}; spikewire predict reads others"
     check(name in DATASETS, "dataset", name, allowed)
-    predict([file, "--input", str(name), *([] if data_dir is None else ["--data-dir", data_dir])])
+    given = {"--data-dir": data_dir, "--train-images": train_images}
+    words = [word for key, value in given.items() if value is not None for word in (key, value)]
+    predict([file, "--input", str(name), *words])
 
 
 def accuracy_values(records: list[dict[str, Any]], seconds: float, kernels: str) -> dict[str, str]:
@@ -108,6 +121,7 @@ def make_predict_parser() -> Parser:
     parser.add_argument(
         "--resize", action="store_true", help="resize the whole image instead of its central part"
     )
+    parser.add_argument("--train-images", metavar="N", help=TRAIN_IMAGES)
     parser.add_argument("--time-steps", help="time steps per image (those of the file; .nir: 8)")
     parser.add_argument("--threads", default="1", help="threads (1)")
     parser.add_argument("--batch-size", default="32", help="images per batch (32)")

@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spikewire.cli.flags import Parser, add_settings, errors_name_flags
+from spikewire.cli.flags import Parser, add_settings, errors_name_flags, whole
 from spikewire.cli.output import Output, add_output_flags
-from spikewire.cli.predict import evaluate_packed, is_packed
+from spikewire.cli.predict import TRAIN_IMAGES, evaluate_packed, is_packed
 from spikewire.cli.presets import changed_settings
 from spikewire.cli.show import complain, print_layers, print_values, silence
 from spikewire.config import RUN_FLAGS, Config, flag, resolve, settings, words_of
@@ -157,22 +157,25 @@ def resume_config(run: str, given: dict[str, str]) -> Config:
 def evaluate(arguments: Sequence[str]) -> None:
     """Evaluate the network of a finished run, or a packed file, on the test set."""
     parser = Parser("eval", evaluate.__doc__ or "")
+    parser.add_argument("--train-images", metavar="N", help=TRAIN_IMAGES)
     parser.add_argument("run", help="run directory, packed file or zoo:NAME")
     parser.add_argument("--data-dir", help="directory of the data sets")
     parser.add_argument("--device", help="auto, cpu or cuda")
     add_own_files(parser)
     given = parser.read(arguments)
-    run = given.pop("run")
+    run, few = given.pop("run"), given.pop("train_images")
     if is_packed(run):
         for key in ("model", "dataset", "device"):
             check(given[key] is None, flag(key), given[key], "given for a run, not a packed file")
-        evaluate_packed(run, given["data_dir"])
+        evaluate_packed(run, given["data_dir"], few)
         return
     from spikewire.train import evaluate_run
 
-    with errors_name_flags(given):
+    with errors_name_flags(given | {"train_images": few}):
         figures = evaluate_run(
-            run, {key: value for key, value in given.items() if value is not None}
+            run,
+            {key: value for key, value in given.items() if value is not None},
+            train_images=0 if few is None else whole("--train-images", few),
         )
     print_values(
         {

@@ -91,7 +91,7 @@ class Dataset(Pixels):
         train, test = (group_steps(x, 1, time_steps) for x in (self.train_images, self.test_images))
         return replace(self, train_images=train, test_images=test)
 
-    def hold_out(self, count: int) -> "Dataset":
+    def hold_out(self, count: int, field: str = "hold_out") -> "Dataset":
         """Return a data set whose test images are `count` of the training images.
 
         For choosing hyper-parameters without the real test images, which are left out.
@@ -99,12 +99,13 @@ class Dataset(Pixels):
         Args:
             count: How many images to hold out, from 1 to one less than there are. The same images
                 are chosen every time, in proportion to the sizes of the classes.
+            field: What error messages call the count.
 
         Raises:
             SpikewireError: If `count` is out of range.
         """
         total = len(self.train_labels)
-        check(0 < count < total, "hold_out", count, f"between 1 and {total - 1}")
+        check(0 < count < total, field, count, f"between 1 and {total - 1}")
         held = stratified_mask(self.train_labels, count)
         return replace(
             self,

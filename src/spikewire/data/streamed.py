@@ -71,7 +71,7 @@ class Streamed(Pixels):
         train, test = (_at(part, time_steps, frames) for part in (self.train, self.test))
         return replace(self, train=train, test=test)
 
-    def hold_out(self, count: int) -> "Streamed":
+    def hold_out(self, count: int, field: str = "hold_out") -> "Streamed":
         """Return a data set whose test samples are `count` of the training samples.
 
         They are chosen as in `Dataset.hold_out` where the training set has ``targets``; else
@@ -81,7 +81,7 @@ class Streamed(Pixels):
             SpikewireError: If `count` is out of range.
         """
         total = len(self.train)
-        check(0 < count < total, "hold_out", count, f"between 1 and {total - 1}")
+        check(0 < count < total, field, count, f"between 1 and {total - 1}")
         targets = getattr(self.train, "targets", None)
         labels = torch.zeros(total) if targets is None else torch.as_tensor(targets)
         held = stratified_mask(labels.long(), count)

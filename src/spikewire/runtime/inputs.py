@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from spikewire import data as datasets
+from spikewire.data import Dataset
 from spikewire.data.normalise import normalise
 from spikewire.errors import SpikewireError, check, nearest
 from spikewire.runtime.model import Runtime
@@ -23,7 +24,12 @@ MAX_PIXELS = 2**26  # of a picture
 
 
 def read_images(
-    source: str, runtime: Runtime, data_dir: str | None = None, *, resize: bool = False
+    source: str,
+    runtime: Runtime,
+    data_dir: str | None = None,
+    *,
+    resize: bool = False,
+    train_images: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Return normalised images, and their labels where a data set has them.
 
@@ -38,6 +44,8 @@ def read_images(
         resize: Whether to resize images as a whole to the height and width of the network's input.
             If False, an array must have that size, and a picture of another size is cropped to its
             middle first, with a warning that names the sizes.
+        train_images: How many training images of a data set to read instead of its test part, the
+            same ones every time (`Dataset.hold_out`); 0 for the test part.
 
     Returns:
         Images ``[batch, *input_shape]``, or samples over time ``[batch, time, *input_shape]``, and
@@ -47,7 +55,10 @@ def read_images(
         SpikewireError: If the source is unknown, cannot be read, or has no image.
     """
     if source in datasets.DATASETS:
-        return read_test_part(source, runtime, data_dir, resize=resize)
+        data = datasets.load(source, data_dir)
+        data = data.hold_out(train_images, "train_images") if train_images else data
+        return read_test_part(data, runtime, resize=resize)
+    check(not train_images, "train_images", train_images, "left out unless the input is a data set")
     path = Path(source)
     known = ", ".join(datasets.DATASETS)
     if path.suffix.lower() not in (".npy", *PICTURES):
@@ -73,11 +84,9 @@ def read_images(
     return images.float() if images.is_floating_point() else runtime.normalise(images), None
 
 
-def read_test_part(
-    name: str, runtime: Runtime, data_dir: str | None, *, resize: bool
-) -> tuple[Tensor, Tensor]:
+def read_test_part(data: Dataset, runtime: Runtime, *, resize: bool) -> tuple[Tensor, Tensor]:
     """Return the test images of a data set, as `read_images` does, and their labels."""
-    data, network = datasets.load(name, data_dir), runtime.network
+    name, network = data.name, runtime.network
     sizes = ", ".join(map(str, network.input_shape))
     kind = "images" if len(network.input_shape) == 3 else "inputs"
     if data.temporal:

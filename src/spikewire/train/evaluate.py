@@ -69,16 +69,21 @@ def evaluate(
     return float(right) / count, float(lost) / count
 
 
-def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Score:
-    """Evaluate the network of a finished run on the test set.
+def evaluate_run(
+    run: str | Path, flags: Mapping[str, str] | None = None, train_images: int = 0
+) -> Score:
+    """Evaluate the network of a finished run on the test set, or on training images.
 
     Args:
         run: run directory.
         flags: settings as text that replace those of the run, such as ``{"device": "cpu"}``; a
             Python file that the run uses must be named here again, ``{"model": "my.py:build"}``.
+        train_images: how many of the training images to use instead of the test set, the same ones
+            every time, without augmentation; an accuracy far above that of the test set means that
+            the network has learnt these images rather than the task.
 
     Raises:
-        SpikewireError: if the run has not finished, or its data is missing.
+        SpikewireError: if the run has not finished, its data is missing, or it has fewer images.
 
     Example:
         >>> evaluate_run("runs/digits-gradr-1").accuracy
@@ -88,6 +93,7 @@ def evaluate_run(run: str | Path, flags: Mapping[str, str] | None = None) -> Sco
         warnings.warn(change, stacklevel=2)
     device = choose_device(config.device)
     data = load_data(config)
+    data = data.hold_out(train_images, "train_images") if train_images else data
     model, masks = load_trained(run, config, data, device)
 
     def loss(output: Tensor, labels: Tensor) -> Tensor:
