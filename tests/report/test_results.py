@@ -132,14 +132,17 @@ def test_published_series_have_a_marker_each_in_the_picture(results):
             assert len(set(markers)) == len(markers) > 1
 
 
-def test_lines_of_one_method_differ_in_dash_and_in_how_their_marker_is_filled():
+def test_lines_of_one_method_differ_in_their_marker_and_the_best_one_is_filled():
     canvas = Figure()
     next(x for x in plot_results(ROOT / "results") if "cifar10" in x.key).draw(canvas, LIGHT)
     for axes in canvas.axes:
         lines = [x for x in axes.lines if "budget" in x.get_label()]
-        looks = {(x.get_linestyle(), x.get_markerfacecolor()) for x in lines}
-        assert len(lines) == 2
-        assert len({dash for dash, _ in looks}) == len({fill for _, fill in looks}) == 2
+        looks = [(x.get_marker(), x.get_markerfacecolor()) for x in lines]
+        assert len({*looks}) == len(lines) == 3
+        best, *others = sorted(lines, key=lambda x: max(x.get_ydata()), reverse=True)
+        assert best.get_markerfacecolor() == best.get_color()
+        assert {x.get_markerfacecolor() for x in others} == {"none"}
+        assert best.get_linestyle() not in {x.get_linestyle() for x in others}
 
 
 def test_drawing_twice_gives_the_same_bytes():

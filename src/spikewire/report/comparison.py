@@ -57,7 +57,7 @@ def _plot(results: Sequence[Result]) -> Plot:
             _draw_panel(axes, results, unit, theme)
             lines, labels = axes.get_legend_handles_labels()
             entries |= dict(zip(labels, lines, strict=True))
-        place = {"loc": "outside right center"} if beside else BELOW_PANELS
+        place: dict[str, Any] = {"loc": "outside right center"} if beside else BELOW_PANELS
         figure.legend(entries.values(), entries.keys(), **place)
         all_axes[0].set_ylabel(f"test accuracy on {title_of(dataset)}, %")
 
