@@ -34,6 +34,8 @@ from spikewire.train.loop import fit, train_epoch
 from spikewire.train.signals import Received
 from spikewire.train.step import Position, Training, prepare
 
+torch.set_num_threads(1)  # as each rank: sums over threads are rounded in another order
+
 PLAIN = {"optimizer": "sgd", "lr": 0.02, "schedule": "constant", "batch_size": 48, "epochs": 10}
 LONG = {"method": "deepr", "epochs": "16", "dropout": "0.2", "checkpoint_every": "2"}
 UNITS = {"synapses": 0.3, "synops": 300, "bytes": 12_000}  # targets of budget
