@@ -1,5 +1,7 @@
 """Batches: order, resumption, normalisation, mixed labels and wrong options."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from refusal import refused
 
 from spikewire import data
+from spikewire.data.batches import GROUP_VALUES
 
 EVERY = ("affine", "crop:2", "flip", "cutout:3", "shift:1")
 
@@ -50,6 +53,36 @@ def test_an_epoch_resumed_in_the_middle_has_the_same_remaining_batches(digits, s
     rest = list(batches(digits, augment=EVERY, seed=3).epoch(5, start=start))
     assert len(rest) == len(whole) - start
     assert not rest or same(rest, whole[start:])
+
+
+@given(
+    batch_size=st.integers(1, 40),
+    start=st.integers(0, 3),
+    together=st.integers(2, 9),
+    ranks=st.integers(1, 3),
+    drop_last=st.booleans(),
+)
+@settings(deadline=None, max_examples=40)
+def test_batches_that_are_augmented_together_are_those_augmented_alone(
+    batch_size, start, together, ranks, drop_last, digits
+):
+    """As on a GPU; here on the CPU."""
+    options = {"batch_size": batch_size, "drop_last": drop_last}
+    feed = batches(few_digits(digits), augment=(*EVERY, "trivial", "cutmix"), **options)
+
+    def part(length, rank=ranks - 1):
+        return slice(length * rank // ranks, length * (rank + 1) // ranks)
+
+    alone = list(feed.epoch(1, start, part))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(GROUP_VALUES, "cpu", together * batch_size * 64)
+        assert same(alone, feed.epoch(1, start, part)) or not alone
+
+
+def few_digits(digits) -> data.Dataset:
+    return replace(
+        digits, train_images=digits.train_images[:150], train_labels=digits.train_labels[:150]
+    )
 
 
 def test_batches_depend_on_seed_and_epoch_and_nothing_else(digits):

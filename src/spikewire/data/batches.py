@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from math import inf, isfinite
 
 import torch
@@ -13,6 +14,8 @@ from spikewire.data.time_shift import time_shift
 from spikewire.errors import check
 
 Part = Callable[[int], slice]
+# values that are augmented at once: many small kernels for one batch would keep a GPU waiting
+GROUP_VALUES = {"cuda": 2**22}
 
 
 class Batches:
@@ -133,13 +136,24 @@ class Batches:
             for draw, apply in self._augment
         ]
         cuts = [cut for i in range(start, len(self)) if (cut := self._cut(i, part))]
-        batches = self.samples(order, [here for here, _ in cuts])
-        for (here, kept), (images, labels) in zip(cuts, batches, strict=True):
-            parameters = [(apply, values[here]) for apply, values in drawn]
+        batches = zip(cuts, self.samples(order, [here for here, _ in cuts]), strict=True)
+        size = self._group_size([here for here, _ in cuts])
+        while few := list(islice(batches, size)):
+            heres, kept = zip(*(cut for cut, _ in few), strict=True)
+            images, labels = map(_join, zip(*(batch for _, batch in few), strict=True))
+            parameters = [(apply, _join([v[here] for here in heres])) for apply, v in drawn]
             images, labels = self._augmented(images, labels, parameters)
-            inputs = self._normalise(images[kept])
-            inputs = inputs.transpose(0, 1) if self.temporal else inputs
-            yield inputs.to(self._dtype, memory_format=self._layout), labels[kept]
+            lengths = [here.stop - here.start for here in heres]
+            pairs = zip(self._normalise(images).split(lengths), labels.split(lengths), strict=True)
+            for own, (inputs, targets) in zip(kept, pairs, strict=True):
+                inputs = inputs[own].transpose(0, 1) if self.temporal else inputs[own]
+                yield inputs.to(self._dtype, memory_format=self._layout), targets[own]
+
+    def _group_size(self, slices: Sequence[slice]) -> int:
+        """Return how many batches to augment at once; the result is the same for any number."""
+        most = GROUP_VALUES.get(self.device.type, 0)
+        whole = all((x.stop - x.start) % 2 == 0 for x in slices[:-1])  # no pair of `cutmix` is cut
+        return max(1, most // (self.images[0].numel() * self.batch_size)) if whole else 1
 
     def _cut(self, index: int, part: Part) -> tuple[slice, slice] | None:
         """Return which samples of the epoch to read for a batch, and which of these to keep."""
@@ -170,6 +184,11 @@ class Batches:
             if apply is cutmix:
                 labels = mix_labels(labels, parameters, self.size, self.classes)
         return images, labels
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the tensors as one; a single one as it is."""
+    return tensors[0] if len(tensors) == 1 else torch.cat([*tensors])
 
 
 def _check_normalisation(
