@@ -3,8 +3,8 @@
     python benchmarks/ann_teacher.py cifar100
     spikewire train --preset cifar100-sew18 --teacher benchmarks/ann_teacher.py:cifar100
 
-The first command writes ``runs/ann-cifar100.safetensors``, with the training time, and prints the
-accuracy on the test set; the functions `cifar10` and `cifar100` return the network with these
+The first command writes ``runs/ann-cifar100.safetensors``, with training time and accuracy on the
+test set, which it prints; the functions `cifar10` and `cifar100` return the network with these
 weights. A student that is tested with ``--hold-out 5000`` needs a teacher that has not seen these
 images either: the same flag here writes ``runs/ann-cifar100-held-out.safetensors``, which
 `cifar100_held_out` returns. SGD with Nesterov momentum 0.9, one cosine cycle after a warm-up, bf16;
@@ -115,13 +115,21 @@ def load(name: str) -> nn.Module:
     return Replayed(model)
 
 
-def seconds_of(name: str) -> float:
-    """Return how long the network that a function of this name returns was trained."""
+def recorded(name: str, figure: str) -> float:
+    """Return a figure of the network that a function of this name returns.
+
+    Args:
+        name: name of the function.
+        figure: ``"seconds"`` of training, or ``"accuracy"`` on the images it was tested on.
+
+    Raises:
+        SpikewireError: there is no such network, or it was written without this figure.
+    """
     try:
         with safe_open(path_of(name), "pt") as file:
-            return float(file.metadata()["seconds"])
-    except (OSError, TypeError, KeyError):  # no such file, or written without a time
-        raise SpikewireError(f"{path_of(name)}: has no training time; train it again") from None
+            return float(file.metadata()[figure])
+    except (OSError, TypeError, KeyError):
+        raise SpikewireError(f"{path_of(name)}: has no {figure}; train it again") from None
 
 
 def train(model: nn.Module, batches: Batches, epochs: int, lr: float) -> float:
@@ -196,11 +204,12 @@ def main() -> None:
     model = resnet18(len(data.classes), args.channels).to(device)
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     seconds = train(model, batches, args.epochs, args.lr)
-    print(f"{args.dataset}: {accuracy(model, test.epoch(0)):.2%}")
+    right = accuracy(model, test.epoch(0))
+    print(f"{args.dataset}: {right:.2%}")
     path = path_of(args.dataset + "_held_out" * bool(args.hold_out))
     path.parent.mkdir(exist_ok=True)
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, path, {"seconds": f"{seconds:.2f}"})
+    save_file(weights, path, {"seconds": f"{seconds:.2f}", "accuracy": f"{right:.4f}"})
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import torch
-from ann_teacher import seconds_of
+from ann_teacher import recorded
 from script import read_json, require_folder, run_script
 
 from spikewire.config import Config
@@ -241,6 +241,9 @@ def record(run: Path) -> dict[str, Any]:
         "seconds_alone": round(seconds[str(run)], 2),
         "start": Path(config.start).name or None,
         "teacher": Path(config.teacher).name or None,
+        "teacher_accuracy": recorded(name, "accuracy")
+        if (name := ann_teacher(config.teacher))
+        else None,
         "command": shlex.join(["spikewire", *env["command"][1:]]),
         "machine": env["device"],
         "versions": {key: env[key] for key in ("python", "torch", "spikewire", "commit")},
@@ -250,6 +253,12 @@ def record(run: Path) -> dict[str, Any]:
     }
 
 
+def ann_teacher(teacher: str) -> str:
+    """Return the name of the function of ann_teacher.py that returns a teacher, "" for others."""
+    file, _, function = teacher.rpartition(":")
+    return function if Path(file).name == "ann_teacher.py" else ""
+
+
 def seconds_by_run(run: str) -> dict[str, float]:
     """Return how long a run took, and each network that it starts from or learns from.
 
@@ -257,8 +266,7 @@ def seconds_by_run(run: str) -> dict[str, float]:
     teachers that a Python function returns, but for ann_teacher.py.
     """
     if is_python(run):
-        file, _, function = run.rpartition(":")
-        return {run: seconds_of(function)} if Path(file).name == "ann_teacher.py" else {}
+        return {run: recorded(function, "seconds")} if (function := ann_teacher(run)) else {}
     if run.startswith(PREFIX):
         seconds = card(run).seconds
         return {} if seconds is None else {run: seconds}

@@ -20,8 +20,10 @@ def trained(monkeypatch, tmp_path, cifar10):
     return tmp_path
 
 
-def test_a_teacher_is_written_with_its_time_and_read_again(trained):
-    assert ann_teacher.seconds_of("cifar10") > 0
+def test_a_teacher_is_written_with_its_time_and_accuracy_and_read_again(trained):
+    assert ann_teacher.recorded("cifar10", "seconds") > 0
+    accuracy = ann_teacher.recorded("cifar10", "accuracy")
+    assert accuracy == pytest.approx(round(40 * accuracy) / 40, abs=1e-4)
     images = torch.rand(3, 3, 32, 32)
     first, again = ann_teacher.cifar10().eval(), ann_teacher.load("cifar10").eval()
     assert first(images).shape == (3, 10)
@@ -31,8 +33,8 @@ def test_a_teacher_is_written_with_its_time_and_read_again(trained):
 
 def test_a_missing_teacher_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(ann_teacher, "RUNS", tmp_path / "none")
-    with pytest.raises(SpikewireError, match="has no training time; train it again"):
-        ann_teacher.seconds_of("cifar100")
+    with pytest.raises(SpikewireError, match="has no seconds; train it again"):
+        ann_teacher.recorded("cifar100", "seconds")
 
 
 def test_weights_have_the_names_of_the_network_alone(trained):
