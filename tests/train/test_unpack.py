@@ -209,3 +209,21 @@ def test_batchnorm_without_a_weight_is_refused(tmp_path):
     packed.write(trace_model(make()), path)
     model = make()
     refused(lambda: load_packed_(model, str(path), data_of(model)), "conv: the BatchNorm", "affine")
+
+
+@pytest.mark.parametrize("name", ["resnet19", "sew-resnet18"])
+def test_shortcuts_without_weights_are_in_the_file_but_not_among_the_layers_read(name, tmp_path):
+    """The file of resnet19 has them as convolutions with the weights of an identity."""
+    options = {"time_steps": 2, "width": 0.06, "input_shape": (3, 32, 32), "classes": 10}
+    torch.manual_seed(0)
+    model = build(name, **options).eval()
+    network = trace_model(model)
+    layers = {layer for layer, _ in model.named_modules()}
+    added = [x.name for x in network.stages if x.name not in layers or "shortcut" in x.name]
+    path = tmp_path / "net.packed.safetensors"
+    packed.write(network, path, values="fp32")
+    other = build(name, **options)
+    images = torch.randn(4, 3, 32, 32)
+    load_packed_(other, str(path), data_of(model), images)
+    assert added
+    torch.testing.assert_close(other.eval()(images).mean(0), model(images).mean(0))

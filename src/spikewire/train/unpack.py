@@ -60,8 +60,11 @@ def load_packed_(
     norms = _norms(model, example)
     _write_time_constants_(model, network, example)
     modules = dict(model.named_modules())
+    own = _trace(model, network, example).stages
+    fixed = {x.name for x in own if not isinstance(modules.get(x.name), SYNAPTIC)}  # identities
     for stage in network.stages:
-        _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
+        if stage.name not in fixed:
+            _write_(modules.get(stage.name), norms.get(stage.name), stage, path)
     for stage, factors in _average_factors(network, _trace(model, network, example)):
         _write_(modules.get(stage.name), norms.get(stage.name), stage, path, factors)
     if images is not None:
