@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import gc
 import io
+import pickle
 import weakref
 from dataclasses import dataclass
 
@@ -1101,3 +1102,31 @@ def test_a_layer_that_no_spike_reaches_is_named_once(fires, caplog):
     named = [line for line in lines if line.startswith("2.weight: the gradient is 0 at step 16")]
     assert len(named) == (0 if fires else 1)
     assert len(lines) == len(named), "the first layer has a gradient, through the surrogate"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_pruner_is_not_copied_but_its_state_is_loaded_beside_a_copy(copied):
+    """Torch's optimizers leave their hooks behind, so that a copied pruner would do nothing."""
+    torch.manual_seed(0)
+    model = nn.Linear(20, 10)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    pruner = Budget(connectivity=0.2).attach(model, optimizer, total_steps=10)
+    images = torch.randn(10, 8, 20)
+    for batch in images[:5]:
+        optimizer.zero_grad()
+        model(batch).square().sum().backward()
+        optimizer.step()
+    with pytest.raises(SpikewireError, match=r"pruner: cannot be copied .* pruner.state_dict\(\)"):
+        copied((model, optimizer, pruner))
+    twin, second = copy.deepcopy((model, optimizer))
+    other = Budget(connectivity=0.2).attach(twin, second, total_steps=10)
+    other.load_state_dict(pruner.state_dict())
+    for net, stepped in ((model, optimizer), (twin, second)):
+        for batch in images[5:]:
+            stepped.zero_grad()
+            net(batch).square().sum().backward()
+            stepped.step()
+    masks, same = pruner.finish(), other.finish()
+    assert masks["weight"].equal(same["weight"])
+    assert twin.weight.equal(model.weight)
+    assert int(masks["weight"].sum()) == 40

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -50,6 +50,12 @@ class Steps:
         self.stepped: dict[int, list[Layer]] = {}
         self.editing = False
         self.originals: dict[str, Tensor] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise SpikewireError(
+            "pruner: cannot be copied or pickled, since it belongs to this model and optimizer; "
+            "attach the method to the copies and load pruner.state_dict()"
+        )
 
     def show_first(self) -> None:
         """Let the method begin, and show the network its first weights."""
