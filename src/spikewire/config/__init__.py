@@ -1,7 +1,6 @@
 """`Config`, the settings of a run, and `resolve`, which reads them from presets, TOML and flags."""
 
 from spikewire.config.config import (
-    MODEL_OF,
     RUN_FLAGS,
     Config,
     collisions,
@@ -12,6 +11,7 @@ from spikewire.config.config import (
     words_of,
 )
 from spikewire.config.sources import preset_toml, presets, resolve, starting_preset
+from spikewire.config.usual import MODEL_OF
 
 __all__ = [
     "MODEL_OF",

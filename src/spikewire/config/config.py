@@ -5,6 +5,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from spikewire.config.usual import MODEL_OF
 from spikewire.errors import SpikewireError, check, not_sparsity, unknown
 from spikewire.fields import (
     declared,
@@ -20,38 +21,6 @@ if TYPE_CHECKING:
 
 # flags of `spikewire train` that are no settings
 RUN_FLAGS = ("preset", "config", "out", "resume", "verbose", "json", "quiet")
-MODEL_OF = {
-    "digits": "digits-mlp",
-    "mnist": "mnist-mlp",
-    "fashion-mnist": "mnist-mlp",
-    "cifar10": "cifar10-conv",
-    "cifar100": "sew-resnet18",
-    "braille": "recurrent",
-    "seqdigits": "lsnn-short",
-    "seqmnist": "lsnn",
-    "nmnist": "mlp",
-    "dvs-gesture": "mlp",
-    "cifar10-dvs": "mlp",
-    "shd": "recurrent",
-    "ssc": "recurrent",
-    "st-mnist": "mlp",
-}
-PRESET_OF = {
-    "digits": "digits",
-    "mnist": "mnist-fast",
-    "fashion-mnist": "mnist-fast",
-    "cifar10": "cifar10-fast",
-    "braille": "braille",
-    "seqdigits": "seqdigits-lsnn",
-    "seqmnist": "seqmnist-lsnn",
-}
-PRESET_OF_RULE = {
-    "diehl-cook": "mnist-diehl",
-    "wta": "mnist-wta",
-    "rbm": "mnist-rbm",
-    "ecd": "mnist-ecd",
-    "tempotron": "mnist-tempotron",
-}
 
 
 @dataclass(kw_only=True)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable
 from importlib import import_module
 
-from spikewire.config.config import PRESET_OF_RULE, Config, flag, method_defaults
+from spikewire.config.config import Config, flag, method_defaults
+from spikewire.config.usual import PRESET_OF_RULE
 from spikewire.errors import check
 from spikewire.fields import defaults
 

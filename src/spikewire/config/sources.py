@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from spikewire.config.config import (
-    PRESET_OF,
-    PRESET_OF_RULE,
     Config,
     flag,
     method_fields,
@@ -21,6 +19,7 @@ from spikewire.config.config import (
     settings,
 )
 from spikewire.config.effects import refuse_without_effect
+from spikewire.config.usual import PRESET_OF, PRESET_OF_RULE
 from spikewire.errors import SpikewireError, check, not_sparsity, unknown
 from spikewire.fields import check_value, parse, to_toml
 
