@@ -58,6 +58,7 @@ from spikewire.train import Epoch as Epoch
 from spikewire.train import Interrupted as Interrupted
 from spikewire.train import Result as Result
 from spikewire.train import Step as Step
+from spikewire.train import SynOpsPenalty as SynOpsPenalty
 from spikewire.train import evaluate_run as evaluate_run
 from spikewire.train import fit as fit
 

@@ -88,6 +88,11 @@ class Config:
     label_smoothing: float = setting(
         0.0, "fraction of the target spread over all classes", within="[0, 1)"
     )
+    synops_penalty: float = setting(
+        0.0,
+        "weight of a penalty on the mean number of spikes that a synapse gets per time step",
+        within="[0, inf)",
+    )
     average: float = setting(
         0.0, "decay of the weight average (EMA) that is tested at the end; 0: off", within="[0, 1)"
     )
@@ -189,6 +194,8 @@ class Config:
     def __post_init__(self) -> None:
         validate(self)
         check(not (self.graph and self.compile), "graph", True, "false together with compile")
+        free = not (self.synops_penalty and self.compile)
+        check(free, "synops_penalty", self.synops_penalty, "0 together with compile")
         joint = self.batchnorm == "joint" or not self.sync_batchnorm
         check(joint, "batchnorm", self.batchnorm, "joint together with sync_batchnorm")
         taught = bool(self.teacher) or not self.teacher_time_steps

@@ -29,6 +29,7 @@ from spikewire.nn.layers import Spiking
 from spikewire.plasticity import Plastic
 
 OF_GRADIENTS = ("optimizer", "momentum", "weight_decay", "teacher", "label_smoothing", "average")
+OF_GRADIENTS += ("synops_penalty",)
 WITHOUT_EFFECT = (*OF_GRADIENTS, *models.OF_NEURONS, "readout", "batchnorm", "width", "init")
 WITHOUT_EFFECT += ("compile", "graph")  # on a network with a learning rule of its own
 

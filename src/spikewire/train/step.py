@@ -44,6 +44,7 @@ from spikewire.train.build import (
     try_model,
 )
 from spikewire.train.cuda_graph import Graph, why_not
+from spikewire.train.penalty import SynOpsPenalty
 from spikewire.train.pretrained import field_of_errors, load_start_
 
 BN_BATCHES = 100  # for the BatchNorm statistics of averaged weights
@@ -88,6 +89,8 @@ class Training:
         self.pruner = self._attach()
         if isinstance(self.pruner.uses, SynOps):
             self.pruner.uses.sum_over_ranks = self.ranks.sum_
+        penalised = self.config.synops_penalty > 0
+        self.synops_penalty = SynOpsPenalty(self.model) if penalised else None
         plastic = isinstance(self.model, Plastic)
         self.compute = self.learn_locally if plastic else self._captured()
         self.own_teacher = is_python(self.config.teacher)
@@ -192,6 +195,8 @@ class Training:
             distilled = distillation.distillation_loss(own, expected)
             loss = torch.lerp(loss, distilled, self.config.teacher_weight)
         penalty = rate_penalty(self.model)
+        if self.synops_penalty:
+            penalty = penalty + self.config.synops_penalty * self.synops_penalty.take()
         loss, self.any_stop = self.gradients.backward(loss, self.stop, penalty)
         return loss
 
@@ -205,6 +210,8 @@ class Training:
     def finish(self) -> dict[str, Tensor]:
         """Fix the masks; where weights are averaged, leave their mean in the model."""
         masks = self.pruner.finish()
+        if self.synops_penalty:
+            self.synops_penalty.remove()
         if self.average:
             self.average.install_(masks)
             self.set_time_steps(self.config.time_steps)
