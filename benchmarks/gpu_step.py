@@ -196,17 +196,41 @@ def whole_step(training: Training) -> Step:
     return step
 
 
-def fit_steps(bench: Bench) -> None:
-    """Run the steps of `spikewire train` with budget, with and without a CUDA graph."""
+def fit_settings(bench: Bench, **changes: Any) -> Config:
+    """Return the settings of `spikewire train` with budget."""
     settings: Row = {"batch_size": bench.batch_size(128), "method": "budget", "epochs": 1000}
     settings |= {"augment": ("crop:4", "flip", "cutout:8"), "channels_last": True, "init": "firing"}
     settings |= {"dataset": "digits" if bench.cpu else "cifar10", "precision": "bf16"}
+    settings |= {"device": bench.device} | changes
+    return Config(**settings)
+
+
+def option_steps(bench: Bench) -> None:
+    """Run the steps of `spikewire train` as a CUDA graph with one more option at a time."""
+    options: dict[str, Row] = {
+        "nothing more": {},
+        "trivial and cutmix": {"augment": ("crop:4", "flip", "trivial", "cutmix")},
+        "synops_penalty": {"synops_penalty": 1.0},
+    }
+    for time_steps in (8, 2):
+        rows = []
+        for name, changes in options.items():
+            config = fit_settings(bench, time_steps=time_steps, graph=not bench.cpu, **changes)
+            step = whole_step(prepare(config, noise(bench)))
+            rows.append(bench.add(f"spikewire train, {name}", 128, time_steps, step, 48, warmup=16))
+            rows[-1]["added"] = rows[-1]["ms"] / rows[0]["ms"] - 1
+            del step
+            bench.release()
+
+
+def fit_steps(bench: Bench) -> None:
+    """Run the steps of `spikewire train` with budget, with and without a CUDA graph."""
     for time_steps in (8, 4):
         model = bench.model(time_steps)
         plain = bench.add("bare step", 128, time_steps, trainer(bench, model, model, 128)[0], 48)
         del model
         for graph in (False, True):
-            config = Config(time_steps=time_steps, graph=graph, device=bench.device, **settings)
+            config = fit_settings(bench, time_steps=time_steps, graph=graph)
             step = whole_step(prepare(config, noise(bench)))
             name = f"spikewire train, {'CUDA graph' if graph else 'eager'}"
             row = bench.add(name, 128, time_steps, step, 48, warmup=16)
@@ -276,6 +300,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "spikingjelly": spikingjelly,
     "methods": methods,
     "fit": fit_steps,
+    "options": option_steps,
     "paper": paper,
     "compiled": ours_compiled,
     "kernels": kernel_times,
