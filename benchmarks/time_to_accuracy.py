@@ -43,7 +43,7 @@ from spikewire.zoo import card
 from spikewire.zoo.cards import PREFIX
 
 IN_ZOO = "0.0223"  # the point that the zoo has a network of
-STAGES = ("first-", "second-", "taught-")  # of points that share their target with another
+STAGES = ("first-", "taught-")  # of points that share their target with another
 
 
 class Point(NamedTuple):
@@ -92,8 +92,8 @@ POINTS = (
     Point(0.00746, 0.9021, 1200, "0.0223", f"--epochs 36 --ramp 0.5 {LATER}"),
     of_synapses(0.054, 0.9249, "0.0223", f"--epochs 46 --ramp 0.5 {LATER}"),
     of_synapses(0.0116, 0.9205, "0.0223", f"--epochs 76 --ramp 0.5 {SMALL}", "first-"),
-    of_synapses(0.0116, 0.9205, "first-synapses-0.0116", f"--epochs 25 {LAST}", "second-"),
-    of_synapses(0.0116, 0.9205, "second-synapses-0.0116", TAUGHT),
+    of_synapses(0.0116, 0.9205, "first-synapses-0.0116", f"--epochs 25 {LAST}"),
+    of_synapses(0.0116, 0.9205, "synapses-0.0116", TAUGHT, "taught-"),
     of_synapses(0.0063, 0.9065, "first-synapses-0.0116", f"--epochs 34 --ramp 0.5 {SMALL}"),
     taught(
         0.0508,
@@ -153,7 +153,8 @@ def train(
         print(f"{run}: has finished before", flush=True)
         return run
     if RunDir(run).started:
-        call(["--resume", str(run), *python_flags(flags)], until)
+        own = point.flags.split() if args.chain else []
+        call(["--resume", str(run), *python_flags([*own, *flags])], until)
         return run
     words = ["--preset", "cifar10-fast", f"--{point.unit}", f"{point.target:g}"]
     words += ["--seed", str(seed)]

@@ -67,16 +67,30 @@ def test_a_point_may_start_from_a_network_of_the_zoo(monkeypatch):
     assert all("benchmarks/ann_teacher.py:cifar10" in words for words in commands)
 
 
+def test_a_point_that_was_stopped_resumes_with_the_teacher_that_it_names(monkeypatch, tmp_path):
+    """A run executes a Python file only if the command names it."""
+    commands = []
+    monkeypatch.setattr(time_to_accuracy, "call", lambda words, until: commands.append(words))
+    point = next(x for x in time_to_accuracy.POINTS if x.label == "taught-0.0508")
+    (tmp_path / "taught-budget-0.0508").mkdir()
+    (tmp_path / "taught-budget-0.0508" / "config.toml").write_text("")
+    for chain in (True, False):
+        args = Namespace(runs=tmp_path, seed=0, chain=chain, zoo="")
+        time_to_accuracy.train(point, args, ["--lr", "1e-3"])
+    run, teacher = str(tmp_path / "taught-budget-0.0508"), "benchmarks/ann_teacher.py:cifar10"
+    assert commands == [["--resume", run, "--teacher", teacher], ["--resume", run]]
+
+
 def test_the_summary_has_every_point_that_was_run(capsys):
     time_to_accuracy.summary(ROOT / "results" / "cifar10")
     printed = capsys.readouterr().out.split()
-    assert {"0.0508", "first-synapses-0.0116", "second-synapses-0.0116"} <= {*printed}
+    assert {"0.0508", "first-synapses-0.0116", "taught-synapses-0.0116"} <= {*printed}
 
 
 def test_every_run_of_a_target_has_a_directory_of_its_own():
-    labels = ("0.05", "first-synapses-0.05", "second-synapses-0.05")
+    labels = ("0.05", "first-synapses-0.05", "taught-synapses-0.05")
     names = ["budget-0.05-seed2", "first-budget-synapses-0.05-seed2"]
-    names += ["second-budget-synapses-0.05-seed2"]
+    names += ["taught-budget-synapses-0.05-seed2"]
     paths = [time_to_accuracy.run_path(Path("runs"), label, 2) for label in labels]
     assert paths == [Path("runs") / name for name in names]
 

@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from spikewire import data
 from spikewire.data import Batches, Dataset, Streamed, StreamedBatches, folder
+from spikewire.data.batches import GROUP_VALUES
 from spikewire.data.own import as_dataset
 from spikewire.data.reference import fingerprint, is_python, named_path, short_name
 
@@ -193,6 +194,36 @@ def test_torch_data_sets_are_used_as_they_are():
     refused(lambda: found.at(4), "time_steps: 4", "6, the time steps of the data")
     refused(lambda: as_dataset("t", (Endless(), Endless())), "Endless", "len()")
     refused(lambda: as_dataset("t", (x, y)), "the function returned tuple")
+
+
+class Counted(TensorDataset):
+    """Counts the samples that were read."""
+
+    read = 0
+
+    def __getitem__(self, index):
+        self.read += 1
+        return super().__getitem__(index)
+
+
+def padded(samples):
+    """Cut the samples of a batch to their own longest, which differs; leave out the last one."""
+    images = torch.stack([image for image, _ in samples])
+    longest = int(max(label for _, label in samples)) + 1
+    return images[:-1, :, :longest], torch.stack([label for _, label in samples])[:-1]
+
+
+def test_batches_that_differ_in_shape_and_in_size_are_read_one_at_a_time(monkeypatch):
+    """Also where batches of a `Dataset` are augmented together, as on a GPU."""
+    monkeypatch.setitem(GROUP_VALUES, "cpu", 10**9)
+    part = Counted(torch.rand(40, 1, 9, 4), torch.arange(40) % 9)
+    options = {"classes": 9, "batch_size": 4, "mean": (), "std": (), "collate": padded}
+    batches = StreamedBatches(part, **options).epoch(0)
+    first, _ = next(batches)
+    assert part.read == 1 + 4, "one for the shape"
+    shapes = {tuple(images.shape) for images, _ in batches} | {tuple(first.shape)}
+    assert all(shape[0] == 3 for shape in shapes)
+    assert len(shapes) > 1
 
 
 def test_reading_batches_leaves_torchs_generator_as_it_is():

@@ -132,3 +132,27 @@ def test_batches_take_it_by_name_and_refuse_a_magnitude_and_odd_channels():
         augment.parse("trivial:3")
     with pytest.raises(SpikewireError, match="1 or 3 channels"):
         trivial(torch.zeros(1, 2, 4, 4), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((8, 3, 8, 8), {"mean": (), "std": ()}),  # floats of any range
+        ((8, 2, 8, 8), {"mean": (0.5,) * 2, "std": (0.5,) * 2}),
+        ((8, 3, 1, 8, 8), {"mean": (), "std": (), "temporal": True}),
+    ],
+)
+def test_data_that_are_not_images_of_pixels_are_refused(shape, options):
+    options |= {"batch_size": 8, "augment": ("trivial",)}
+    with pytest.raises(SpikewireError, match=r"left out for data that are no single images"):
+        Batches(torch.rand(shape), torch.arange(8), **options)
+
+
+def test_tiny_images_have_only_a_border_and_autocast_changes_nothing():
+    drawn = draw_operations(200, (SIDE, SIDE), torch.Generator().manual_seed(5))
+    for side in (1, 2):
+        assert trivial(photos(200)[..., :side, :side], drawn).shape == (200, 3, side, side)
+    images = photos(200)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = trivial(images, drawn)
+    assert found.equal(trivial(images, drawn))

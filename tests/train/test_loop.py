@@ -224,6 +224,21 @@ def test_evaluate_run_reads_the_run_alone(tmp_path):
     assert found.nonzero == nonzero / sum(x.numel() for x in result.model.parameters())
 
 
+def test_training_images_are_those_that_the_run_was_trained_on(tmp_path, digits):
+    """`hold_out` chooses the same images every time, so its own are taken out first."""
+    config = tiny("dense", epochs=3, hold_out=200)
+    result = fit(config, tmp_path / "run")
+    trained = digits.hold_out(200).hold_out(150)
+    model = result.model.eval()
+    batches = eval_batches(config, trained, torch.device("cpu"))
+    accuracy, _ = evaluate(model, batches, ce_rate)
+    assert evaluate_run(tmp_path / "run", train_images=150).accuracy == accuracy
+    held, _ = evaluate(
+        model, eval_batches(config, digits.hold_out(150), torch.device("cpu")), ce_rate
+    )
+    assert accuracy != held
+
+
 def test_it_learns_and_the_seed_decides(data):
     easy = {"epochs": 12, "lr": 1e-2, "augment": (), "dropout": 0.0}
     first, again, other = (fit(tiny("dense", seed=x, **easy), data=data) for x in (0, 0, 1))

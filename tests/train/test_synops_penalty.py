@@ -8,6 +8,7 @@ import torch
 from networks import conv_net
 from refusal import refused
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import spikewire
 from spikewire import SynOpsPenalty, measure
@@ -58,7 +59,6 @@ def test_the_term_is_the_mean_number_of_spikes_that_a_synapse_gets():
     penalty = SynOpsPenalty(model)
     model(images)
     found = penalty.take()
-    assert penalty.take() == 0.0
     penalty.remove()
     for module in model.modules():  # the statistics of a batch, which have moved
         if isinstance(module, nn.BatchNorm2d):
@@ -109,23 +109,102 @@ def test_what_makes_no_operations_or_no_gradient_is_not_seen():
     model = nn.Sequential(nn.Linear(4, 5), LIF(), nn.Linear(5, 2))
     images = torch.rand(3, 7, 4)
     penalty = SynOpsPenalty(model)
+
+    def nothing():
+        with pytest.warns(UserWarning, match=r"no layer has received spikes since the last take"):
+            return penalty.take() == 0.0
+
     nn.Sequential(model[0])(images)  # an image
-    assert penalty.take() == 0.0
+    assert nothing()
     with torch.no_grad():
         model(images)
-    assert penalty.take() == 0.0
+    assert nothing()
     model.eval()(images)
-    assert penalty.take() == 0.0
+    assert nothing()
     model.train()(images)
     assert penalty.take().item() >= 0.0
-    twin = copy.deepcopy(model)
+    assert nothing()
+    twin, idle = copy.deepcopy((model, penalty))
     torch.save(model, io.BytesIO())
     twin(images)
-    assert penalty.take() == 0.0, "a copy is not looked at"
+    assert nothing(), "a copy is not looked at"
+    idle.remove()
     penalty.remove()
     model(images)
-    assert penalty.take() == 0.0
+    assert nothing()
     refused(lambda: SynOpsPenalty(nn.ReLU()), "no linear or convolutional layers")
+
+
+def hidden(width=8):
+    torch.manual_seed(1)
+    blocks = [nn.Sequential(nn.Linear(width, width), LIF(surrogate="sigmoid")) for _ in range(3)]
+    return nn.Sequential(*blocks, nn.Linear(width, 2))
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_activation_checkpoints_do_not_count_a_forward_pass_twice(reentrant):
+    model, images = hidden(), 4 * torch.rand(3, 6, 8)
+    penalty, terms = SynOpsPenalty(model), []
+    for _ in range(2):
+        x = images.clone().requires_grad_(reentrant is True)
+        for block in model:
+            x = block(x) if reentrant is None else checkpoint(block, x, use_reentrant=reentrant)
+        if reentrant:  # runs without gradients: not seen
+            with pytest.warns(UserWarning, match="no layer has received spikes"):
+                terms.append(penalty.take())
+        else:
+            terms.append(penalty.take())
+        (x.sum() + terms[-1]).backward()
+    grads = [parameter.grad for parameter in model.parameters()]
+    if reentrant:
+        assert terms == [0.0, 0.0]
+        return
+    assert terms[0].item() == terms[1].item() > 0
+    twin = hidden()
+    plain = SynOpsPenalty(twin)
+    for _ in range(2):
+        output = twin(images)
+        (output.sum() + plain.take()).backward()
+    for grad, same in zip(grads, (x.grad for x in twin.parameters()), strict=True):
+        torch.testing.assert_close(grad, same)
+
+
+def test_a_step_without_take_is_named_and_keeps_no_graph():
+    model = hidden()
+    penalty = SynOpsPenalty(model)
+    for _ in range(3):
+        with pytest.warns(UserWarning, match="differentiated without the penalty; add take"):
+            model(torch.rand(3, 6, 8)).sum().backward()
+        assert not penalty._seen
+    loss = model(torch.rand(3, 6, 8)).sum()
+    (loss + penalty.take()).backward()
+
+
+def test_inputs_that_are_not_spikes_do_not_lower_it_below_0():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), LIF(), nn.Linear(8, 4), nn.Linear(4, 2))
+    penalty = SynOpsPenalty(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(3 * torch.rand(4, 5, 6))
+        term = penalty.take()
+        term.backward()
+        optimizer.step()
+        assert term.item() >= 0
+
+
+def test_a_compiled_model_is_looked_at_if_it_was_compiled_afterwards():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 2))
+    penalty = SynOpsPenalty(model)
+    compiled = torch.compile(model, backend="eager")
+    images = torch.rand(6, 8)
+    output = compiled(images)
+    term = penalty.take()
+    (output.sum() + term).backward()
+    model(images)
+    assert term.item() == penalty.take().item() > 0
 
 
 @pytest.mark.parametrize("step_mode", ["m", "s"])

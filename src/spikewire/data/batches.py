@@ -11,6 +11,7 @@ from torch import Tensor
 from spikewire.data.augment import Apply, cutmix, mix_labels, parse
 from spikewire.data.normalise import Normalisation
 from spikewire.data.time_shift import time_shift
+from spikewire.data.trivial import trivial
 from spikewire.errors import check
 
 Part = Callable[[int], slice]
@@ -88,6 +89,9 @@ class Batches:
             over_time = apply is time_shift
             what = "no data over time" if over_time else "no images"
             fits = temporal if over_time else frames
+            if apply is trivial:
+                what = "no single images of 1 or 3 channels with pixels of 0..255"
+                fits = frames and bool(mean) and not temporal and images.shape[1] in (1, 3)
             check(fits, "augment", spec, f"left out for data that are {what}")
         self.images, self.labels = images.to(device), labels.to(device)
         self.count, self.device = count, self.labels.device
@@ -143,7 +147,7 @@ class Batches:
             images, labels = map(_join, zip(*(batch for _, batch in few), strict=True))
             parameters = [(apply, _join([v[here] for here in heres])) for apply, v in drawn]
             images, labels = self._augmented(images, labels, parameters)
-            lengths = [here.stop - here.start for here in heres]
+            lengths = [len(own) for _, (_, own) in few]  # a data set may leave samples out
             pairs = zip(self._normalise(images).split(lengths), labels.split(lengths), strict=True)
             for own, (inputs, targets) in zip(kept, pairs, strict=True):
                 inputs = inputs[own].transpose(0, 1) if self.temporal else inputs[own]

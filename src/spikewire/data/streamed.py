@@ -144,6 +144,10 @@ class StreamedBatches(Batches):
             labels = torch.as_tensor(labels).long()
             yield torch.as_tensor(samples).to(self.device), labels.to(self.device)
 
+    def _group_size(self, slices: Sequence[slice]) -> int:
+        """Return 1: samples of batches may differ in shape, and are read when they are needed."""
+        return 1
+
 
 class _Grouped(TorchDataset):
     """A temporal data set whose consecutive time steps are added up in groups."""

@@ -45,7 +45,8 @@ def read_images(
             If False, an array must have that size, and a picture of another size is cropped to its
             middle first, with a warning that names the sizes.
         train_images: How many training images of a data set to read instead of its test part, the
-            same ones every time (`Dataset.hold_out`); 0 for the test part.
+            same ones every time (`Dataset.hold_out`), whether the network was trained on all of
+            them or not; 0 for the test part.
 
     Returns:
         Images ``[batch, *input_shape]``, or samples over time ``[batch, time, *input_shape]``, and

@@ -78,12 +78,12 @@ def evaluate_run(
         run: run directory.
         flags: settings as text that replace those of the run, such as ``{"device": "cpu"}``; a
             Python file that the run uses must be named here again, ``{"model": "my.py:build"}``.
-        train_images: how many of the training images to use instead of the test set, the same ones
-            every time, without augmentation; an accuracy far above that of the test set means that
-            the network has learnt these images rather than the task.
+        train_images: how many of the images that the run was trained on to use instead of the test
+            set, the same ones every time, without `augment`; an accuracy far above that of the test
+            set means that the network has learnt these images rather than the task.
 
     Raises:
-        SpikewireError: if the run has not finished, its data is missing, or it has fewer images.
+        SpikewireError: if the run has not finished, its data is missing, or it has no more images.
 
     Example:
         >>> evaluate_run("runs/digits-gradr-1").accuracy
@@ -93,7 +93,9 @@ def evaluate_run(
         warnings.warn(change, stacklevel=2)
     device = choose_device(config.device)
     data = load_data(config)
-    data = data.hold_out(train_images, "train_images") if train_images else data
+    if train_images:
+        trained = data.hold_out(config.hold_out) if config.hold_out else data
+        data = trained.hold_out(train_images, "train_images")
     model, masks = load_trained(run, config, data, device)
 
     def loss(output: Tensor, labels: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A penalty on synaptic operations, which lowers firing where a spike reaches many synapses."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from spikewire.errors import SpikewireError
 from spikewire.metrics.links import apply_weight, fan_out, feature_dims
 from spikewire.nn.synapses import synaptic_layers
+from spikewire.pruning.costs.passes import in_backward
 
 
 class SynOpsPenalty:
@@ -19,16 +21,22 @@ class SynOpsPenalty:
     Operations are spikes times the synapses they reach: weights that are not 0, times positions. A
     frame is one image at one time step. The term is in [0, 1] for spikes, whatever the size and
     the connectivity of the network, and its gradient is that of the operations per image. Inputs
-    without a gradient, such as images, make multiply-accumulates and do not count.
+    without a gradient, such as images, make multiply-accumulates and do not count; of inputs that
+    are not spikes, the magnitude of the mean over frames counts.
 
-    Forward passes in training mode are seen from construction on; those since the last `take` are
-    averaged.
+    Forward passes in training mode are seen from construction on, so construct it before the first
+    call of a compiled model. Calls of one layer since the last `take` are averaged: time steps of a
+    loop, but also two calls in one time step. Layers inside reentrant activation checkpoints, which
+    run without gradients, are not seen.
 
     Args:
         model: a network of any library; its linear and convolutional layers are looked at.
 
     Raises:
         SpikewireError: it has no such layers.
+
+    Warns:
+        UserWarning: a loss was differentiated without the term, or `take` found nothing.
 
     Example:
         >>> penalty = spikewire.SynOpsPenalty(model)
@@ -49,6 +57,11 @@ class SynOpsPenalty:
         pairs = [_mean(calls) for calls in self._seen.values()]
         self._seen = {}
         if not pairs:
+            warnings.warn(
+                "SynOpsPenalty: no layer has received spikes since the last take(); call it once "
+                "per step, after the forward pass in training mode",
+                stacklevel=2,
+            )
             return 0.0
         operations, synapses = (torch.stack(found).sum() for found in zip(*pairs, strict=True))
         return operations / synapses.clamp(min=1.0)
@@ -59,16 +72,34 @@ class SynOpsPenalty:
             handle.remove()
         self._seen = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what belongs to this model out of copies."""
+        return {"_seen": {}, "_handles": []}
+
+    def _missed(self, grad: Tensor) -> None:
+        """Forget calls whose loss is differentiated without the term."""
+        if self._seen:
+            self._seen = {}
+            warnings.warn(
+                "SynOpsPenalty: a loss was differentiated without the penalty; add take() to the "
+                "loss of each step, or remove() the penalty",
+                stacklevel=2,
+            )
+
     def _see(self, module: nn.Module, x: Tensor) -> None:
         """Keep operations per frame, with their gradient, and synapses of one call of a layer."""
         weight: Any = module.weight
         frames = x.reshape(-1, *x.shape[x.dim() - feature_dims(module) :])
         with torch.autocast(x.device.type, enabled=False):
             fan = fan_out(module, weight.detach() != 0).float()
-            activity = frames.mean(0, dtype=torch.float32)
+            mean = frames.mean(0, dtype=torch.float32)
+            activity = torch.where(mean < 0, -mean, mean)  # unlike abs, with a gradient at 0
             operations = apply_weight(module, activity, fan).sum()
             synapses = apply_weight(module, torch.ones_like(activity), fan).sum().detach()
-        self._seen.setdefault(module, []).append((operations, synapses))
+        if not in_backward():  # a checkpoint computes this again, and must find the same
+            if not torch.compiler.is_compiling():
+                x.register_hook(self._missed)
+            self._seen.setdefault(module, []).append((operations, synapses))
 
 
 def _mean(calls: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -90,5 +121,6 @@ class _Hook:
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-        if self.see and module.training and x is not None and x.requires_grad:
+        learns = module.training and torch.is_grad_enabled()
+        if self.see and learns and x is not None and x.requires_grad:
             self.see(module, x)
