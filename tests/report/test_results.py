@@ -138,7 +138,7 @@ def test_lines_of_one_method_differ_in_their_marker_and_the_best_one_is_filled()
     for axes in canvas.axes:
         lines = [x for x in axes.lines if "budget" in x.get_label()]
         looks = [(x.get_marker(), x.get_markerfacecolor()) for x in lines]
-        assert len({*looks}) == len(lines) == 3
+        assert len({*looks}) == len(lines) == 4
         best, *others = sorted(lines, key=lambda x: max(x.get_ydata()), reverse=True)
         assert best.get_markerfacecolor() == best.get_color()
         assert {x.get_markerfacecolor() for x in others} == {"none"}

@@ -22,7 +22,7 @@ BELOW, ABOVE = 3.0, 0.4  # points of accuracy that are shown below our lowest an
 PANEL, LEGEND, HIGH = 4.3, 2.6, 4.8  # inches
 BELOW_PANELS = {"loc": "outside lower center", "ncols": 3}  # the legend of several panels
 ARROW = 1.25  # factor of x
-THIRD = "s"  # marker of the third line of a method
+LATER = "soDs"  # markers of the third line of a method, and of those after it, from index 2 on
 
 
 def plot_results(folder: str | Path) -> list[Plot]:
@@ -147,7 +147,7 @@ def _draw_line(axes: Axes, line: str, points: Sequence[Result], unit: str, *, be
     look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "ms": 7}
     hollow = before > 0
     look |= {"mfc": "none", "mew": 1, "ms": 9} if hollow else {}
-    look |= {"marker": THIRD, "ms": 7} if before > 1 else {}
+    look |= {"marker": LATER[before % len(LATER)], "ms": 6} if before > 1 else {}
     x, y = [getattr(point, unit) for point in points], [point.accuracy for point in points]
     dash = (FINE if hollow else style.dash) if len(points) > 1 else ""
     rule = ": Grad R's rule" if points[0].method == "gradr" else ""  # the recipe is ours

@@ -134,11 +134,11 @@ def _average(dataset: str, runs: Sequence[dict[str, Any]]) -> Result:
     reached = _mean(runs, "synapses_reached")
     alive = _mean(runs, "synapses_alive", "synapse_connectivity")
     synapses = alive if reached is None else reached
-    taught = f"{method}, with a teacher" if config.get("teacher") else method
+    line = method if unit == "connectivity" else f"{method}, target in {unit}"
     return Result(
         dataset=dataset,
         method=method,
-        line=taught if unit == "connectivity" else f"{method}, target in {unit}",
+        line=f"{line}, with a teacher" if config.get("teacher") else line,
         accuracy=fmean(accuracies),
         deviation=stdev(accuracies) if len(runs) > 1 else None,
         n=len(runs),
